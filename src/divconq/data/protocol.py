@@ -1,0 +1,87 @@
+"""What a dataset is: labelled images of which some are to train on and others to search."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from jaxtyping import Float, Int64, UInt8
+from torch import Tensor
+
+
+class Pixels(Protocol):
+    """Where images come from: each one squashed to a square of side ``size``.
+
+    ``aspect`` keeps the true width / height, so that crops can be drawn in the true geometry.
+    """
+
+    size: int
+    aspect: Float[Tensor, " n"]
+
+    def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
+        """The images at ``index``, in that order."""
+        ...
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """Images that are already decoded and square.
+
+    >>> InMemory(torch.zeros(4, 8, 8, 3, dtype=torch.uint8)).load(torch.tensor([2, 0])).shape
+    torch.Size([2, 8, 8, 3])
+    """
+
+    images: UInt8[Tensor, "n size size 3"]
+
+    @property
+    def size(self) -> int:
+        """The side of the square."""
+        return self.images.shape[1]
+
+    @property
+    def aspect(self) -> Float[Tensor, " n"]:
+        """One for every image: nothing was squashed."""
+        return torch.ones(len(self.images))
+
+    def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
+        """The images at ``index``, in that order."""
+        return self.images[index]
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images with a class each: labels are 0 .. C-1, ``names[label]`` says what they mean.
+
+    ``groups`` are super-categories (for the division ``labels``), ``factors`` anything else that is known
+    of each image, such as the generative factors of the built-in dataset.
+    """
+
+    pixels: Pixels
+    labels: Int64[Tensor, " n"]
+    names: tuple[str, ...]
+    paths: tuple[str, ...]
+    groups: Int64[Tensor, " n"] | None = None
+    factors: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.labels) == 0:
+            raise ValueError("an image set needs at least one image, got none")
+        low, high = int(self.labels.min()), int(self.labels.max())
+        if low != 0 or high != len(self.names) - 1:
+            raise ValueError(
+                f"labels must run from 0 to {len(self.names) - 1}, one for each of the {len(self.names)} "
+                f"class names; got {low} to {high}. Renumber them with torch.unique(labels, return_inverse=True)"
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What to train on and what to search; without a gallery the test images search each other."""
+
+    name: str
+    train: ImageSet
+    test: ImageSet
+    gallery: ImageSet | None = None
