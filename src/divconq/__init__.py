@@ -1,3 +1,58 @@
-"""Improving deep metric learning by divide and conquer, around any loss and any backbone."""
+"""Improving deep metric learning by divide and conquer, around any loss and any backbone.
+
+>>> import divconq
+>>> divconq.preset("cub").k_max
+4
+"""
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from divconq.config import Config
+    from divconq.division import Partition, divide
+    from divconq.evaluation import nmi, retrieval_scores
+    from divconq.losses import make_loss
+    from divconq.masks import Masks
+    from divconq.model import load_model
+    from divconq.objective import Objective
+    from divconq.own_loop import DivideAndConquer
+    from divconq.presets import preset
+
+# Each name is imported when it is first used, so that the command line answers at once.
+_HOME = {
+    "Config": "config",
+    "Partition": "division",
+    "divide": "division",
+    "nmi": "evaluation",
+    "retrieval_scores": "evaluation",
+    "make_loss": "losses",
+    "Masks": "masks",
+    "load_model": "model",
+    "Objective": "objective",
+    "DivideAndConquer": "own_loop",
+    "preset": "presets",
+}
+
+__all__ = [
+    "Config",
+    "DivideAndConquer",
+    "Masks",
+    "Objective",
+    "Partition",
+    "divide",
+    "load_model",
+    "make_loss",
+    "nmi",
+    "preset",
+    "retrieval_scores",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    if name not in _HOME:
+        raise AttributeError(f"module 'divconq' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"divconq.{_HOME[name]}"), name)

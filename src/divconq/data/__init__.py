@@ -1,1 +1,74 @@
-"""."""
+"""Where images come from, how they are changed, and in which batches they are drawn."""
+
+import difflib
+from pathlib import Path
+
+import torch
+
+from divconq.data.protocol import Dataset, ImageSet, InMemory, Pixels, subset
+
+BENCHMARKS = ("cub", "cars", "sop", "inshop", "vehicleid")
+
+__all__ = [
+    "Dataset",
+    "ImageSet",
+    "InMemory",
+    "Pixels",
+    "drop_singletons",
+    "hold_out",
+    "is_dataset",
+    "open_dataset",
+    "subset",
+]
+
+
+def open_dataset(
+    name: str, *, size: int = 256, test_classes: float = 0.5, workers: int = 4, seed: int = 0
+) -> Dataset:
+    """The dataset called ``name``: demo, or the path of a folder of photos.
+
+    >>> len(open_dataset("demo").test.names)
+    40
+    """
+    if name == "demo":
+        from divconq.data.demo import demo
+
+        return demo()
+    if name and Path(name).is_dir():
+        from divconq.data.folder import folder
+
+        return folder(Path(name), size=size, test_classes=test_classes, workers=workers, seed=seed)
+    if name in BENCHMARKS:
+        raise ValueError(
+            f"this version does not read the official layout of {name!r} yet; "
+            "give its images as --data FOLDER with train/ and test/, each a folder of class folders"
+        )
+    if not name:
+        raise ValueError("no data was named; add --data FOLDER, a folder of class folders")
+    near = difflib.get_close_matches(name, ("demo", *BENCHMARKS), n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"no dataset is called {name!r} and no folder is there; name demo or a folder of photos{hint}")
+
+
+def is_dataset(name: str) -> bool:
+    """Whether ``name`` is a dataset with splits, rather than just a folder of images."""
+    path = Path(name)
+    return name in ("demo", *BENCHMARKS) or (path / "train").is_dir() or (path / "test").is_dir()
+
+
+def drop_singletons(images: ImageSet) -> ImageSet:
+    """Without the classes that have one image only."""
+    counts = images.labels.bincount()
+    return subset(images, counts[images.labels] > 1)
+
+
+def hold_out(images: ImageSet, classes: int, *, seed: int) -> tuple[ImageSet, ImageSet]:
+    """Split off ``classes`` of the classes, drawn by ``seed``: the rest, and those held out."""
+    if classes > len(images.names) - 2:
+        raise ValueError(
+            f"val_classes must leave at least two classes to train on: at most {len(images.names) - 2} of "
+            f"{len(images.names)}, got {classes}"
+        )
+    order = torch.randperm(len(images.names), generator=torch.Generator().manual_seed(seed))
+    held = torch.isin(images.labels, order[:classes])
+    return subset(images, ~held), subset(images, held)

@@ -2,21 +2,29 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
 
+@runtime_checkable
 class Pixels(Protocol):
     """Where images come from: each one squashed to a square of side ``size``.
 
     ``aspect`` keeps the true width / height, so that crops can be drawn in the true geometry.
     """
 
-    size: int
-    aspect: Float[Tensor, " n"]
+    @property
+    def size(self) -> int:
+        """The side of the square."""
+        ...
+
+    @property
+    def aspect(self) -> Float[Tensor, " n"]:
+        """True width / height of every image."""
+        ...
 
     def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
         """The images at ``index``, in that order."""
@@ -67,9 +75,9 @@ class ImageSet:
         if len(self.labels) == 0:
             raise ValueError("an image set needs at least one image, got none")
         low, high = int(self.labels.min()), int(self.labels.max())
-        if low != 0 or high != len(self.names) - 1:
+        if low < 0 or high >= len(self.names):
             raise ValueError(
-                f"labels must run from 0 to {len(self.names) - 1}, one for each of the {len(self.names)} "
+                f"labels must be from 0 to {len(self.names) - 1}, as there are {len(self.names)} "
                 f"class names; got {low} to {high}. Renumber them with torch.unique(labels, return_inverse=True)"
             )
 
@@ -85,3 +93,47 @@ class Dataset:
     train: ImageSet
     test: ImageSet
     gallery: ImageSet | None = None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Some of the images of another store."""
+
+    source: Pixels
+    index: Int64[Tensor, " n"]
+
+    @property
+    def size(self) -> int:
+        """The side of the square."""
+        return self.source.size
+
+    @property
+    def aspect(self) -> Float[Tensor, " n"]:
+        """True width / height of each chosen image."""
+        return self.source.aspect[self.index]
+
+    def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
+        """The images at ``index`` among the chosen."""
+        return self.source.load(self.index[index])
+
+
+def subset(images: ImageSet, keep: Bool[Tensor, " n"]) -> ImageSet:
+    """Only the images to ``keep``, their classes numbered anew from 0.
+
+    >>> pixels = InMemory(torch.zeros(3, 8, 8, 3, dtype=torch.uint8))
+    >>> three = ImageSet(pixels, torch.tensor([0, 1, 2]), ("a", "b", "c"), ("1", "2", "3"))
+    >>> subset(three, three.labels != 1).names
+    ('a', 'c')
+    """
+    index = keep.nonzero().flatten()
+    if len(index) == 0:
+        raise ValueError("no image is left; keep more classes")
+    present, labels = images.labels[index].unique(return_inverse=True)
+    return ImageSet(
+        Chosen(images.pixels, index),
+        labels,
+        tuple(images.names[label] for label in present.tolist()),
+        tuple(images.paths[position] for position in index.tolist()),
+        None if images.groups is None else images.groups[index],
+        {name: values[index] for name, values in images.factors.items()},
+    )

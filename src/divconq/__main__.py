@@ -1,0 +1,6 @@
+"""``python -m divconq`` is ``divconq``."""
+
+from divconq.cli import main
+
+if __name__ == "__main__":
+    main()

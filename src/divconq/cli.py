@@ -1,0 +1,285 @@
+"""The command line: thin, each command reads its flags and calls the library."""
+
+import dataclasses
+import difflib
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn, TextIO, TypeVar
+
+import tyro
+import yaml
+
+from divconq import __version__
+from divconq.config import Config, differences, from_yaml, to_yaml
+from divconq.presets import PRESETS, preset
+
+USAGE = """divconq {version}: train image-retrieval embeddings by divide and conquer
+
+  divconq train PRESET [--out DIR] [flags]    train; the presets are {presets}
+  divconq train --data FOLDER [flags]         train on your own photos, a folder of class folders
+  divconq train --resume RUN                  continue a run that was stopped
+  divconq eval RUN                            score a trained run
+  divconq embed RUN --data FOLDER --out FILE  embed images into an .npz file
+  divconq presets [show PRESET]               list the presets, or print one
+
+Every command explains its flags with --help, for example: divconq train cub --help
+"""
+
+MAY_CHANGE = {"epochs", "device", "workers", "eval_every", "root", "data", "import_file"}
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TrainArguments:
+    """Train a model; every setting of the preset can be changed by a flag."""
+
+    config: tyro.conf.OmitArgPrefixes[Config]
+    out: Path | None = None
+    """The run folder to make; runs/NAME when not given."""
+    resume: Path | None = None
+    """Continue the run in this folder."""
+
+
+@dataclass(frozen=True)
+class EvalArguments:
+    """Score a trained run on the images it was tested on, or on others."""
+
+    run: tyro.conf.Positional[Path]
+    """The run folder."""
+    data: str | None = None
+    """Score on this dataset or folder instead of the run's own."""
+    checkpoint: Literal["last", "best"] = "last"
+    """Which epoch's model."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+    import_file: Annotated[Path | None, tyro.conf.arg(name="import")] = None
+    """Run this Python file first, if the run was trained with one."""
+
+
+@dataclass(frozen=True)
+class EmbedArguments:
+    """Embed images with a trained run into an .npz file: embeddings, labels, names, paths."""
+
+    run: tyro.conf.Positional[Path]
+    """The run folder."""
+    data: str
+    """A dataset, or any folder of images."""
+    out: Path
+    """The .npz file to write."""
+    split: Literal["train", "test", "gallery"] = "test"
+    """Which part of a dataset."""
+    checkpoint: Literal["last", "best"] = "last"
+    """Which epoch's model."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute."""
+    import_file: Annotated[Path | None, tyro.conf.arg(name="import")] = None
+    """Run this Python file first, if the run was trained with one."""
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run one command; bad input is one sentence and exit code 2."""
+    arguments = sys.argv[1:] if argv is None else argv
+    warnings.showwarning = _show_warning
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(USAGE.format(version=__version__, presets=", ".join(PRESETS)), end="")
+        return
+    if arguments[0] == "--version":
+        print(f"divconq {__version__}")
+        return
+    try:
+        command(arguments[0])(arguments[1:])
+    except BrokenPipeError:
+        raise SystemExit(0) from None
+    except (ValueError, OSError) as error:
+        if os.environ.get("DIVCONQ_TRACEBACK"):
+            raise
+        _fail(str(error), 2)
+    except FloatingPointError as error:
+        _fail(str(error), 1)
+    except KeyboardInterrupt:
+        _fail("stopped", 130)
+
+
+def command(name: str) -> Callable[[list[str]], None]:
+    """The function behind a command's name."""
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"unknown command {name!r}: choose one of {', '.join(COMMANDS)}{hint}")
+    return COMMANDS[name]
+
+
+def train_command(argv: list[str]) -> None:
+    """``divconq train``."""
+    named = argv[0] if argv and not argv[0].startswith("-") else None
+    argv, loss_args = take_free_flags(argv if named is None else argv[1:], "--loss.")
+    argv, miner_args = take_free_flags(argv, "--miner.")
+    resume = flag_value(argv, "--resume")
+    if resume is not None:
+        start = from_yaml(_read(Path(resume) / "config.yaml"))
+    else:
+        start = preset(named or ("photos" if flag_value(argv, "--data") else "demo"))
+    parsed = _parse(TrainArguments, argv, "train", TrainArguments(start))
+    config = dataclasses.replace(
+        parsed.config,
+        data=_absolute(parsed.config.data),
+        loss_args={**(start.loss_args if parsed.config.loss == start.loss else {}), **loss_args},
+        miner_args={**(start.miner_args if parsed.config.miner == start.miner else {}), **miner_args},
+        **{
+            name: path.resolve()
+            for name in ("root", "backbone_weights", "import_file")
+            if (path := getattr(parsed.config, name)) is not None
+        },
+    )
+    if parsed.resume is not None:
+        if named is not None or parsed.out is not None:
+            raise ValueError("--resume continues a run as it was set up; give no preset and no --out with it")
+        refused = {name: pair for name, pair in differences(start, config).items() if name not in MAY_CHANGE}
+        if refused:
+            listed = "; ".join(f"{name} from {old} to {new}" for name, (old, new) in refused.items())
+            raise ValueError(f"a resumed run keeps its settings, but these would change: {listed}; start a new run")
+    out = parsed.resume or parsed.out or _free_folder(named or Path(config.data).name)
+
+    from divconq import train as training
+    from divconq.report import summary
+
+    print(f"training on {config.data} into {out}", file=sys.stderr)
+    try:
+        records = training.train(config, out, resume=parsed.resume is not None)
+    except KeyboardInterrupt:
+        _fail(f"stopped; continue from the last whole epoch with: divconq train --resume {out}", 130)
+    print(summary(records, "val_recall@1" if config.val_classes else "recall@1", out))
+
+
+def eval_command(argv: list[str]) -> None:
+    """``divconq eval``."""
+    parsed = _parse(EvalArguments, argv, "eval")
+    from divconq.inference import TrainedRun
+    from divconq.report import score_table
+
+    run = TrainedRun(parsed.run, which=parsed.checkpoint, device=parsed.device, module=parsed.import_file)
+    scores = run.scores(parsed.data)
+    print(json.dumps(scores) if parsed.json else score_table(scores))
+
+
+def embed_command(argv: list[str]) -> None:
+    """``divconq embed``."""
+    parsed = _parse(EmbedArguments, argv, "embed")
+    if parsed.out.suffix != ".npz":
+        raise ValueError(f"--out must end in .npz, got {parsed.out.name!r}")
+    if parsed.out.exists():
+        raise ValueError(f"{parsed.out} exists already; choose another --out or remove it")
+    from divconq.inference import TrainedRun, save_embeddings
+
+    run = TrainedRun(parsed.run, which=parsed.checkpoint, device=parsed.device, module=parsed.import_file)
+    embeddings, images = run.embed(parsed.data, parsed.split)
+    save_embeddings(parsed.out, embeddings, images)
+    print(f"{parsed.out}: {len(embeddings)} embeddings of {embeddings.shape[1]} dimensions")
+
+
+def presets_command(argv: list[str]) -> None:
+    """``divconq presets``."""
+    match argv:
+        case [] | ["list"]:
+            print("\n".join(PRESETS))
+        case ["show", name]:
+            print(to_yaml(preset(name)), end="")
+        case _:
+            raise ValueError("use: divconq presets, or: divconq presets show PRESET")
+
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "train": train_command,
+    "eval": eval_command,
+    "embed": embed_command,
+    "presets": presets_command,
+}
+
+
+def take_free_flags(argv: list[str], prefix: str) -> tuple[list[str], dict[str, Any]]:
+    """Split off flags such as ``--loss.alpha 2`` whose names only the loss knows.
+
+    >>> take_free_flags(["--loss", "margin", "--loss.alpha", "1e-1", "--seed=3"], "--loss.")
+    (['--loss', 'margin', '--seed=3'], {'alpha': 0.1})
+    """
+    rest: list[str] = []
+    free: dict[str, Any] = {}
+    words = iter(argv)
+    for word in words:
+        if not word.startswith(prefix):
+            rest.append(word)
+            continue
+        name, equals, value = word.removeprefix(prefix).partition("=")
+        if not equals:
+            value = next(words, "")
+        if not name or not value or value.startswith("--"):
+            raise ValueError(f"{word} needs a value, for example {prefix}{name or 'alpha'} 0.1")
+        free[name.replace("-", "_")] = _value(value)
+    return rest, free
+
+
+def _value(text: str) -> object:
+    """What a flag's text means: YAML, and numbers such as 1e-3 that YAML takes for words."""
+    try:
+        return float(text) if "e" in text.lower() else yaml.safe_load(text)
+    except ValueError:
+        return yaml.safe_load(text)
+
+
+def flag_value(argv: list[str], flag: str) -> str | None:
+    """The value a flag is given, before the rest is parsed.
+
+    >>> flag_value(["--resume", "runs/demo"], "--resume")
+    'runs/demo'
+    """
+    for position, word in enumerate(argv):
+        if word == flag:
+            return argv[position + 1] if position + 1 < len(argv) else None
+        if word.startswith(f"{flag}="):
+            return word.removeprefix(f"{flag}=")
+    return None
+
+
+def _parse(kind: type[T], argv: list[str], name: str, default: T | None = None) -> T:
+    extra = {} if default is None else {"default": default}
+    return tyro.cli(kind, args=argv, prog=f"divconq {name}", **extra)
+
+
+def _free_folder(name: str) -> Path:
+    folder, number = Path("runs") / name, 2
+    while folder.exists():
+        folder, number = Path("runs") / f"{name}-{number}", number + 1
+    return folder
+
+
+def _absolute(data: str) -> str:
+    return str(Path(data).resolve()) if data and data not in PRESETS and Path(data).exists() else data
+
+
+def _read(path: Path) -> str:
+    if not path.is_file():
+        raise ValueError(f"{path.parent} is not a run folder: it has no {path.name}; name the --out of a training run")
+    return path.read_text()
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    print(f"divconq: warning: {message}", file=sys.stderr)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"divconq: error: {message}", file=sys.stderr)
+    raise SystemExit(code)

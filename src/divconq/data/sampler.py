@@ -1,0 +1,244 @@
+"""Which images make up which batch: a whole epoch is planned at once, a pure function of its arguments.
+
+Steps
+    An epoch is ``ceil(n / batch)`` steps; each draws exactly ``batch`` images of one cluster. A cluster is
+    usable if at least two of its classes have at least two images there; other clusters wait. The usable ones
+    share the steps in proportion to the images that can be drawn from them (largest remainder, at least one
+    step each). With fewer steps than usable clusters they take turns: a step each, and the next epoch goes on
+    where this one stopped, so that all have been served after ``ceil(usable / steps)`` epochs.
+
+Uniform batches (``per_class`` is None)
+    A cluster's images are dealt like a deck of cards, reshuffled when it runs out. Over an epoch each of them
+    is drawn ``draws / images`` times, rounded down or up; so it is within a batch that is larger than its
+    cluster, and otherwise no image is twice in a batch. With one cluster every epoch sees every image.
+
+``per_class = m``: a batch is ``g = batch / m`` groups of ``m`` images of a class
+    A class with one image in its cluster waits. The other C classes are in every batch of the cluster
+    ``g / C`` times, rounded down or up: at most once if ``C >= g``. The groups above ``g // C`` are given to
+    classes in proportion to their images: a class with the share p of the images gets p of them, rounded at
+    random down or up, but no more than one in each step (what is cut off there goes to the others). Within a
+    class the images are dealt as above. So if ``C >= g`` and a cluster's steps make up its images, an epoch
+    leaves out fewer than m images of a class, unless the class has a group in every batch already.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from numpy.typing import NDArray
+from torch import Tensor
+
+ORDERS = ("random", "round_robin")
+
+Ints: TypeAlias = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """The cluster of each step and the images it draws; iterating gives one pair per step.
+
+    ``waiting`` images cannot be drawn: their cluster is unusable or, with ``per_class``, their class has no
+    other image there. ``lonely`` images have no other of their class in their cluster: at best they are
+    negatives.
+
+    >>> plan = EpochPlan(torch.tensor([1, 0]), torch.tensor([[4, 5], [2, 3]]), waiting=0, lonely=0)
+    >>> [(cluster, index.tolist()) for cluster, index in plan]
+    [(1, [4, 5]), (0, [2, 3])]
+    """
+
+    clusters: Int64[Tensor, " steps"]
+    indices: Int64[Tensor, "steps batch"]
+    waiting: int
+    lonely: int
+
+    def __len__(self) -> int:
+        return len(self.clusters)
+
+    def __iter__(self) -> Iterator[tuple[int, Int64[Tensor, " batch"]]]:
+        return zip(self.clusters.tolist(), self.indices, strict=True)
+
+
+def plan_epoch(
+    classes: Int64[Tensor, " n"],
+    clusters: Int64[Tensor, " n"],
+    k: int,
+    *,
+    batch: int,
+    per_class: int | None = None,
+    order: str = "random",
+    seed: int,
+    epoch: int,
+) -> EpochPlan:
+    """Plan ``ceil(n / batch)`` batches, each from one of the ``k`` clusters.
+
+    ``order`` is the order of the steps: shuffled, or cycling through the clusters that have steps left.
+
+    >>> classes, clusters = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]), torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+    >>> plan = plan_epoch(classes, clusters, 2, batch=4, order="round_robin", seed=0, epoch=0)
+    >>> [(cluster, sorted(index.tolist())) for cluster, index in plan]
+    [(0, [0, 1, 2, 3]), (1, [4, 5, 6, 7])]
+    """
+    n = len(classes)
+    _check(n, clusters, k, batch, per_class, order)
+    cluster_of = clusters.cpu().numpy()
+    pools, pool_of = np.unique(np.stack([cluster_of, classes.cpu().numpy()]), axis=1, return_inverse=True)
+    pool_of = pool_of.reshape(-1)  # numpy 2.0 gives it a second axis
+    company = np.bincount(pool_of)  # images of each (cluster, class)
+    usable = np.bincount(pools[0, company >= 2], minlength=k) >= 2
+    if not usable.any():
+        raise ValueError(
+            f"at least one cluster must have two classes with two images each, got none among {n} images of "
+            f"{len(classes.unique())} classes in {k} clusters; use "
+            + ("data with more images per class" if k == 1 else "fewer clusters")
+        )
+    drawable = usable[cluster_of]
+    if per_class is not None:
+        drawable &= company[pool_of] >= 2
+
+    rng = np.random.default_rng([seed, epoch])
+    images = np.flatnonzero(drawable)
+    steps = _share(-(-n // batch), np.bincount(cluster_of[images], minlength=k), epoch)
+    schedule = np.repeat(np.arange(k), steps)
+    schedule = rng.permutation(schedule) if order == "random" else _round_robin(schedule, steps)
+    indices = np.empty((len(schedule), batch), dtype=np.int64)
+    for cluster in np.flatnonzero(steps):
+        members, count = images[cluster_of[images] == cluster], int(steps[cluster])
+        if per_class is None:
+            rows = _uniform(members, count, batch, rng)
+        else:
+            rows = _by_class(members, pool_of[members], count, batch // per_class, per_class, rng)
+        indices[schedule == cluster] = rows
+    return EpochPlan(
+        clusters=torch.from_numpy(schedule),
+        indices=torch.from_numpy(indices),
+        waiting=n - len(images),
+        lonely=int((company == 1).sum()),
+    )
+
+
+def _check(n: int, clusters: Tensor, k: int, batch: int, per_class: int | None, order: str) -> None:
+    if order not in ORDERS:
+        raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
+    if batch < 2:
+        raise ValueError(f"batch must be at least 2, got {batch}: a loss compares images")
+    if batch > n:
+        raise ValueError(
+            f"batch must be at most the number of training images, {n}, got {batch}; use a smaller batch"
+        )
+    if int(clusters.min()) < 0 or int(clusters.max()) >= k:
+        raise ValueError(
+            f"clusters must be numbered 0 to {k - 1} (k = {k}), "
+            f"got {int(clusters.min())} to {int(clusters.max())}"
+        )
+    if per_class is None:
+        return
+    if per_class < 2:
+        raise ValueError(f"per_class must be at least 2, got {per_class}; use None for uniform batches")
+    if batch % per_class != 0 or batch < 2 * per_class:
+        nearest = max(2, round(batch / per_class)) * per_class
+        raise ValueError(
+            f"batch must be a multiple of per_class, {per_class}, and at least twice as large, got {batch}; "
+            f"the nearest is {nearest}"
+        )
+
+
+def _share(steps: int, weights: Ints, epoch: int) -> Ints:
+    """Share the steps in proportion to the weights: by largest remainder, and at least one for each."""
+    usable = np.flatnonzero(weights)
+    given = np.zeros_like(weights)
+    if steps < len(usable):
+        given[usable[(epoch * steps + np.arange(steps)) % len(usable)]] = 1
+        return given
+    given[usable] = 1
+    for _ in range(steps - len(usable)):
+        given[np.argmax(steps * weights - given * weights.sum())] += 1  # the one farthest below its share
+    return given
+
+
+def _round_robin(schedule: Ints, steps: Ints) -> Ints:
+    """Reorder the sorted schedule: one step of each cluster at a time."""
+    turn = np.concatenate([np.arange(s) for s in steps])
+    return schedule[np.argsort(turn, kind="stable")]
+
+
+class _Deck:
+    """Images dealt in random order: each once before any comes again, none twice in a hand if avoidable."""
+
+    def __init__(self, images: Ints, rng: np.random.Generator) -> None:
+        self.order, self.at, self.rng = images, len(images), rng
+
+    def deal(self, size: int) -> Ints:
+        """Deal ``size`` images; a hand larger than the deck holds the whole deck as often as it can."""
+        whole, part = divmod(size, len(self.order))
+        hand = self.order[self.at : self.at + part]
+        self.at += part
+        if len(hand) < part:
+            hand = np.concatenate([hand, self._reshuffle(hand, part - len(hand))])
+        return np.concatenate([self.order] * whole + [hand]) if whole else hand
+
+    def _reshuffle(self, held: Ints, count: int) -> Ints:
+        """Start a new round with ``count`` images that are not ``held``."""
+        others = self.rng.permutation(self.order[: len(self.order) - len(held)])
+        later = self.rng.permutation(np.concatenate([others[count:], held]))
+        self.order, self.at = np.concatenate([others[:count], later]), count
+        return self.order[:count]
+
+
+def _uniform(members: Ints, steps: int, batch: int, rng: np.random.Generator) -> Ints:
+    """For each step ``batch`` images."""
+    deck = _Deck(members, rng)
+    return np.stack([deck.deal(batch) for _ in range(steps)])
+
+
+def _by_class(
+    members: Ints, classes: Ints, steps: int, groups: int, per_class: int, rng: np.random.Generator
+) -> Ints:
+    """For each step ``groups`` groups of ``per_class`` images of a class, those of one class side by side."""
+    members = members[np.argsort(classes, kind="stable")]
+    owned = np.unique(classes, return_counts=True)[1]
+    decks = [_Deck(images, rng) for images in np.split(members, np.cumsum(owned)[:-1])]
+    always, sometimes = divmod(groups, len(decks))
+    rows = []
+    for chosen in _spread(_quotas(owned, steps, sometimes, rng), steps, sometimes, rng):
+        times = np.full(len(decks), always)
+        times[chosen] += 1
+        present = rng.permutation(np.flatnonzero(times))
+        sizes = (times[present] * per_class).tolist()
+        rows.append(np.concatenate([decks[c].deal(size) for c, size in zip(present, sizes, strict=True)]))
+    return np.stack(rows)
+
+
+def _quotas(sizes: Ints, steps: int, count: int, rng: np.random.Generator) -> Ints:
+    """Share ``steps * count`` places among classes in proportion to size, at most ``steps`` for each.
+
+    What is left after the classes that fill every step is rounded by one random offset along the running sum
+    of the shares, so that each class gets its share rounded down or up, and exactly its share on average.
+    """
+    places, free = np.full(len(sizes), steps), np.ones(len(sizes), dtype=bool)
+    while (full := free & (sizes * count >= sizes[free].sum())).any():
+        free &= ~full
+        count -= int(full.sum())
+    which = rng.permutation(np.flatnonzero(free))
+    total = sizes[which].sum()
+    marks = (np.cumsum(sizes[which]) * steps * count + rng.integers(total)) // total
+    places[which] = np.diff(marks, prepend=0)
+    return places
+
+
+def _spread(places: Ints, steps: int, count: int, rng: np.random.Generator) -> Iterator[Ints]:
+    """Choose ``count`` classes for each step, so that each is chosen as often as it has places.
+
+    They are drawn without replacement with the places left as weights (the smallest of exponential variables
+    with these rates). A class with as many places as there are steps left is always chosen, and with this all
+    places are filled.
+    """
+    left = places.astype(np.float64)
+    for remaining in range(steps, 0, -1):
+        keys = rng.standard_exponential(len(left)) / np.maximum(left, 1e-300)
+        keys[left == remaining] = -1.0
+        chosen = np.argpartition(keys, count - 1)[:count] if count else np.empty(0, dtype=np.int64)
+        left[chosen] -= 1
+        yield chosen

@@ -1,0 +1,360 @@
+"""Crops and augmentations of whole batches, on the device of the batch.
+
+Images come squashed to squares of side S, with their true width / height as ``aspect``. All geometry is that
+of the true image with its short side resized to ``resize``, so S should be about ``resize`` (smaller is
+blurred, twice as large aliases in ``augment``). Results are float32 in [0, 1]; the model normalises them.
+
+Random numbers are drawn on the CPU, so that they are the same on every device; ``augment`` then has no loop
+over images, no data-dependent shape and no wait for the device. The geometric changes are one affine map and
+one bilinear interpolation, reflected at the border of the image. Where a crop needs no interpolation (S equal
+to ``resize``, aspect 1, no rotation or shift) its pixels are copied exactly.
+"""
+
+import difflib
+import math
+from dataclasses import dataclass, fields, replace
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int64, UInt8
+from torch import Tensor
+
+CROPS = ("random", "random_resized", "central")
+RATIOS = (3 / 4, 4 / 3)  # width / height of a random_resized crop
+TRIES = 10  # to place a random_resized crop inside the image
+ANGLE = math.radians(45)
+SHIFT = 1 / 16  # of the side
+BLURS = (3, 5, 7)
+HOLES, HOLE = 5, 40 / 224  # how many, and their largest side as a share of the image's
+LUMA = (0.2989, 0.587, 0.114)
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """The probability of each change, and how to crop.
+
+    ``strength`` is the range s of the jitter: brightness, contrast, saturation (by 1 ± s), hue (± s turns).
+
+    >>> Augmentation(flip=0.5, crop="random_resized", crop_scale=(0.2, 1.0)).rotate
+    0.0
+    """
+
+    flip: float = 0.0
+    rotate: float = 0.0
+    shift: float = 0.0
+    blur: float = 0.0
+    cutout: float = 0.0
+    jitter: float = 0.0
+    strength: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    grey: float = 0.0
+    crop: str = "random"
+    crop_scale: tuple[float, float] = (0.08, 1.0)
+
+    def __post_init__(self) -> None:
+        for name in ("flip", "rotate", "shift", "blur", "cutout", "jitter", "grey"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be a probability from 0 to 1, got {getattr(self, name)}")
+        if self.crop not in CROPS:
+            raise ValueError(f"crop must be one of {', '.join(CROPS)}, got {self.crop!r}")
+        least, most = self.crop_scale
+        if not 0 < least <= most <= 1:
+            raise ValueError(
+                f"crop_scale must be shares of the image, least and most, with 0 < least <= most <= 1, "
+                f"got {self.crop_scale}; use (0.08, 1.0)"
+            )
+
+
+_STANDARD = Augmentation(flip=0.5)
+_GEOM = replace(_STANDARD, rotate=0.5, shift=0.5, blur=0.5, cutout=0.5)
+
+AUGMENTATIONS = {
+    "none": Augmentation(crop="central"),
+    "standard": _STANDARD,
+    "geom": _GEOM,
+    "geom+color": replace(_GEOM, jitter=0.5, strength=(0.2, 0.2, 0.0, 0.0)),
+    "color-heavy": replace(_STANDARD, jitter=0.8, strength=(0.4, 0.4, 0.4, 0.1), grey=0.2),
+}
+
+
+def augmentation(
+    name: str, crop: str = "random", crop_scale: tuple[float, float] = (0.08, 1.0)
+) -> Augmentation:
+    """One of ``AUGMENTATIONS`` with this crop; ``none`` is always the central crop.
+
+    >>> augmentation("standard", crop="random_resized").crop
+    'random_resized'
+    """
+    if name not in AUGMENTATIONS:
+        near = difflib.get_close_matches(name, AUGMENTATIONS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"augmentation must be one of {', '.join(AUGMENTATIONS)}, got {name!r}{hint}")
+    chosen = replace(AUGMENTATIONS[name], crop=crop, crop_scale=crop_scale)
+    return replace(chosen, crop="central") if name == "none" else chosen
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The random numbers of a batch; None where the augmentation never makes the change.
+
+    Positions and sizes are shares of what there is room for, so that they fit any image: ``place`` of the
+    crop; ``area`` and ``ratio`` of each try of a random_resized crop; ``shift`` and the ``holes`` (left, top,
+    right, bottom) of the output's side. ``blur`` is the side of the box; 1 is none.
+
+    >>> draw(2, AUGMENTATIONS["none"], generator=torch.Generator()).blur is None
+    True
+    """
+
+    place: Float[Tensor, "n 2"]
+    area: Float[Tensor, "n tries"] | None
+    ratio: Float[Tensor, "n tries"] | None
+    flip: Bool[Tensor, " n"]
+    angle: Float[Tensor, " n"]
+    shift: Float[Tensor, "n 2"]
+    blur: Int64[Tensor, " n"] | None
+    holes: Float[Tensor, "n holes 4"] | None
+    brightness: Float[Tensor, " n"] | None
+    contrast: Float[Tensor, " n"] | None
+    saturation: Float[Tensor, " n"] | None
+    hue: Float[Tensor, " n"] | None
+    grey: Bool[Tensor, " n"] | None
+
+    def to(self, device: torch.device | str) -> "Draws":
+        """Copy the numbers to another device."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: x.to(device) for name, x in values.items() if x is not None})
+
+
+def draw(n: int, augmentation: Augmentation, *, generator: torch.Generator) -> Draws:
+    """Draw the random numbers for ``n`` images on the CPU.
+
+    >>> draw(3, AUGMENTATIONS["geom"], generator=torch.Generator().manual_seed(0)).angle.shape
+    torch.Size([3])
+    """
+
+    def uniform(low: float, high: float, *shape: int) -> Tensor:
+        return low + (high - low) * torch.rand(n, *shape, generator=generator)
+
+    def happens(probability: float) -> Tensor:
+        return torch.rand(n, generator=generator) < probability
+
+    a = augmentation
+    resized, central = a.crop == "random_resized", a.crop == "central"
+    jittered = happens(a.jitter)
+    brightness, contrast, saturation, hue = (
+        torch.where(jittered, uniform(middle - s, middle + s), middle) if a.jitter and s else None
+        for s, middle in zip(a.strength, (1.0, 1.0, 1.0, 0.0), strict=True)
+    )
+    return Draws(
+        place=torch.full((n, 2), 0.5) if central else uniform(0, 1, 2),
+        area=uniform(*a.crop_scale, TRIES) if resized else None,
+        ratio=uniform(math.log(RATIOS[0]), math.log(RATIOS[1]), TRIES).exp() if resized else None,
+        flip=happens(a.flip),
+        angle=happens(a.rotate) * uniform(-ANGLE, ANGLE),
+        shift=happens(a.shift)[:, None] * uniform(-SHIFT, SHIFT, 2),
+        blur=torch.where(happens(a.blur), _choose(BLURS, uniform(0, 1)), 1) if a.blur else None,
+        holes=_holes(happens(a.cutout), uniform(0, 1, 1 + 4 * HOLES)) if a.cutout else None,
+        brightness=brightness,
+        contrast=contrast,
+        saturation=saturation,
+        hue=hue,
+        grey=happens(a.grey) if a.grey else None,
+    )
+
+
+def _choose(values: tuple[int, ...], u: Float[Tensor, " n"]) -> Int64[Tensor, " n"]:
+    return torch.tensor(values)[(u * len(values)).long()]
+
+
+def _holes(on: Bool[Tensor, " n"], u: Float[Tensor, "n numbers"]) -> Float[Tensor, "n holes 4"]:
+    """Between one hole and all for the images that are ``on``; those that are not there have no area."""
+    count = 1 + (u[:, :1] * HOLES).long()
+    there = on[:, None] & (torch.arange(HOLES) < count)
+    position, side = u[:, 1:].reshape(-1, HOLES, 2, 2).unbind(dim=2)
+    side = side * HOLE * there[:, :, None]
+    corner = position * (1 - side)
+    return torch.cat([corner, corner + side], dim=2)
+
+
+def test_view(
+    images: UInt8[Tensor, "b side side 3"], aspect: Float[Tensor, " b"], size: int, resize: int
+) -> Float[Tensor, "b 3 size size"]:
+    """The central crop of side ``size`` of images whose short side is resized to ``resize``.
+
+    Interpolated linearly with antialiasing, each axis by one matrix per image.
+
+    >>> test_view(torch.zeros(2, 8, 8, 3, dtype=torch.uint8), torch.tensor([1.5, 0.7]), 6, 8).shape
+    torch.Size([2, 3, 6, 6])
+    """
+    _check(size, resize)
+    width, height = _true_size(aspect, resize)
+    side = images.shape[1]
+    across = _triangles(torch.round((width - size) / 2), side / width, size, side)
+    down = _triangles(torch.round((height - size) / 2), side / height, size, side)
+    with torch.autocast(images.device.type, enabled=False):
+        x = torch.einsum("bvy,byxc,bux->bcvu", down, images.float(), across)
+    return (x / 255).clamp(0, 1)
+
+
+test_view.__test__ = False  # type: ignore[attr-defined]  # pytest would take it for a test
+
+
+def _triangles(
+    first: Float[Tensor, " b"], scale: Float[Tensor, " b"], size: int, side: int
+) -> Float[Tensor, "b size side"]:
+    """Weigh ``side`` pixels for each of ``size`` others that are ``scale`` apart, the first at ``first``."""
+    there = (first[:, None] + torch.arange(size, device=first.device) + 0.5) * scale[:, None]
+    here = torch.arange(side, device=first.device) + 0.5
+    distance = (here - there[:, :, None]).abs() / scale.clamp(min=1)[:, None, None]
+    weight = (1 - distance).clamp(min=0)
+    return weight / weight.sum(dim=2, keepdim=True)
+
+
+def augment(
+    images: UInt8[Tensor, "b side side 3"],
+    aspect: Float[Tensor, " b"],
+    draws: Draws,
+    size: int,
+    resize: int,
+) -> Float[Tensor, "b 3 size size"]:
+    """Crop, flip, rotate and shift; then blur, cut holes, change colours, in the order of ``Draws``.
+
+    >>> draws = draw(2, AUGMENTATIONS["standard"], generator=torch.Generator().manual_seed(0))
+    >>> augment(torch.zeros(2, 8, 8, 3, dtype=torch.uint8), torch.ones(2), draws, 6, 8).shape
+    torch.Size([2, 3, 6, 6])
+    """
+    _check(size, resize)
+    x = _crop(images, aspect, draws, size, resize)
+    if draws.blur is not None:
+        x = _box_blur(x, draws.blur)
+    if draws.holes is not None:
+        x = _cut(x, draws.holes)
+    if draws.brightness is not None:
+        x = _blend(x, x.new_zeros(1), draws.brightness)
+    if draws.contrast is not None:
+        x = _blend(x, _grey(x).mean(dim=(1, 2, 3), keepdim=True), draws.contrast)
+    if draws.saturation is not None:
+        x = _blend(x, _grey(x), draws.saturation)
+    if draws.hue is not None:
+        x = _turn_hue(x, draws.hue)
+    if draws.grey is not None:
+        x = torch.where(draws.grey[:, None, None, None], _grey(x), x)
+    return x.clamp(0, 1)
+
+
+def _check(size: int, resize: int) -> None:
+    if resize < size:
+        raise ValueError(
+            f"resize must be at least the size of the crop, {size}, got {resize}; use {size} or more"
+        )
+
+
+def _true_size(aspect: Float[Tensor, " b"], resize: int) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
+    """Width and height in whole pixels when the short side is ``resize``."""
+    width, height = aspect.clamp(min=1), (1 / aspect).clamp(min=1)
+    return (resize * width + 1e-3).floor(), (resize * height + 1e-3).floor()
+
+
+def _box(
+    draws: Draws, width: Float[Tensor, " b"], height: Float[Tensor, " b"], size: int
+) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"], Float[Tensor, " b"], Float[Tensor, " b"]]:
+    """Left, top, width and height of the crop."""
+    if draws.area is None or draws.ratio is None:
+        w = h = torch.full_like(width, size)
+        left, top = (
+            (draws.place[:, i] * (room - size + 1)).floor() for i, room in enumerate((width, height))
+        )
+        return left, top, w, h
+    area = draws.area * (width * height)[:, None]
+    w, h = (area * draws.ratio).sqrt(), (area / draws.ratio).sqrt()
+    fits = (w <= width[:, None]) & (h <= height[:, None])
+    place = torch.where(fits.any(dim=1, keepdim=True), draws.place, 0.5)
+    # If no try fits, the largest central crop of an allowed ratio.
+    w = torch.cat([w, torch.minimum(width, height * RATIOS[1])[:, None]], dim=1)
+    h = torch.cat([h, torch.minimum(height, width / RATIOS[0])[:, None]], dim=1)
+    first = F.pad(fits.int(), (0, 1), value=1).argmax(dim=1, keepdim=True)
+    w, h = w.gather(1, first).flatten(), h.gather(1, first).flatten()
+    return place[:, 0] * (width - w), place[:, 1] * (height - h), w, h
+
+
+def _crop(
+    images: UInt8[Tensor, "b side side 3"], aspect: Float[Tensor, " b"], draws: Draws, size: int, resize: int
+) -> Float[Tensor, "b 3 size size"]:
+    """Interpolate at the points that the output's pixels come from.
+
+    A pixel at (u, v) from the centre of the output is moved back by the shift, turned back by the angle,
+    mirrored, scaled to the crop and squashed, around the crop's centre.
+    """
+    side = images.shape[1]
+    width, height = _true_size(aspect, resize)
+    left, top, w, h = (value[:, None, None] for value in _box(draws, width, height, size))
+    to_x, to_y = (side / width)[:, None, None], (side / height)[:, None, None]
+    mirror = torch.where(draws.flip, -1.0, 1.0)[:, None, None]
+    cos, sin = draws.angle.cos()[:, None, None], draws.angle.sin()[:, None, None]
+    centred = torch.arange(size, device=images.device) + 0.5 - size / 2
+    u = centred[None, None, :] - size * draws.shift[:, 0, None, None]
+    v = centred[None, :, None] - size * draws.shift[:, 1, None, None]
+    x = (left + w / 2) * to_x + mirror * (w / size * to_x) * (cos * u - sin * v)
+    y = (top + h / 2) * to_y + (h / size * to_y) * (sin * u + cos * v)
+    return _sample(images, torch.stack([x, y], dim=3))
+
+
+def _sample(
+    images: UInt8[Tensor, "b side side 3"], points: Float[Tensor, "b size size 2"]
+) -> Float[Tensor, "b 3 size size"]:
+    """Interpolate at points given in pixels from the upper left corner, reflected at the border.
+
+    The images are padded to a power of two, where the map from pixels to [-1, 1] and back is exact.
+    """
+    side = images.shape[1]
+    padded = 1 << (side - 1).bit_length()
+    inside = (side - (side - points.remainder(2 * side)).abs()).clamp(0.5, side - 0.5)
+    x = F.pad(images.permute(0, 3, 1, 2).float() / 255, (0, padded - side, 0, padded - side))
+    return F.grid_sample(x, inside * 2 / padded - 1, align_corners=False)
+
+
+def _box_blur(x: Float[Tensor, "b c h w"], box: Int64[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
+    """Average a box of side ``box`` around each pixel, reflected at the border."""
+    reach = max(BLURS) // 2
+    offset = torch.arange(-reach, reach + 1, device=x.device)
+    weight = (offset.abs() <= box[:, None] // 2) / box[:, None]
+    taps = weight.unbind(dim=1)
+    for dim, padding in ((3, (reach, reach, 0, 0)), (2, (0, 0, reach, reach))):
+        length, wide = x.shape[dim], F.pad(x, padding, mode="reflect")
+        x = sum(
+            (tap[:, None, None, None] * wide.narrow(dim, i, length) for i, tap in enumerate(taps)),
+            start=torch.zeros_like(x),
+        )
+    return x
+
+
+def _cut(x: Float[Tensor, "b c h w"], holes: Float[Tensor, "b holes 4"]) -> Float[Tensor, "b c h w"]:
+    """Black rectangles, given as shares of the side."""
+    share = (torch.arange(x.shape[3], device=x.device) + 0.5) / x.shape[3]
+    left, top, right, bottom = (edge[:, :, None] for edge in holes.unbind(dim=2))
+    across, down = (left <= share) & (share < right), (top <= share) & (share < bottom)
+    inside = (down[:, :, :, None] & across[:, :, None, :]).any(dim=1, keepdim=True)
+    return x.masked_fill(inside, 0.0)
+
+
+def _grey(x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 1 h w"]:
+    r, g, b = x.split(1, dim=1)
+    luma: Tensor = LUMA[0] * r + LUMA[1] * g + LUMA[2] * b
+    return luma
+
+
+def _blend(x: Tensor, other: Tensor, factor: Float[Tensor, " b"]) -> Tensor:
+    """``factor`` of x and the rest of the other, within [0, 1]."""
+    return torch.lerp(other, x, factor[:, None, None, None]).clamp(0, 1)
+
+
+def _turn_hue(x: Float[Tensor, "b 3 h w"], turn: Float[Tensor, " b"]) -> Float[Tensor, "b 3 h w"]:
+    """Add to the hue of each pixel (in sixths of the circle), keeping its largest and smallest channel."""
+    r, g, b = x.unbind(dim=1)
+    value, chroma = x.amax(dim=1), x.amax(dim=1) - x.amin(dim=1)
+    safe = torch.where(chroma > 0, chroma, 1.0)
+    hue = torch.where(
+        value == r, (g - b) / safe, torch.where(value == g, 2 + (b - r) / safe, 4 + (r - g) / safe)
+    )
+    hue = hue + 6 * turn[:, None, None]
+    steps = torch.stack([(hue + start).remainder(6) for start in (5, 3, 1)], dim=1)
+    return value[:, None] - chroma[:, None] * torch.minimum(steps, 4 - steps).clamp(0, 1)

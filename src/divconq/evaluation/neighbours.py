@@ -1,0 +1,120 @@
+"""Exact nearest neighbours, in blocks of bounded memory and with ties broken the same way every time."""
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor
+from torch.nn.functional import pad
+
+from divconq.division.kmeans import exact_products
+
+BUDGET = 256 << 20  # bytes
+BYTES_PER_KEY = 48  # a key of 8 bytes, its score, and room to merge and sort it
+ROWS, COLUMNS = (
+    64,
+    2048,
+)  # every product of queries and gallery has this shape, so that rounding is always the same
+LOW = 0xFFFFFFFF  # the lower half of a key
+
+
+def nearest(
+    query: Float[Tensor, "q d"],
+    gallery: Float[Tensor, "g d"],
+    k: int,
+    *,
+    exclude: Int64[Tensor, " q"] | None = None,
+    budget: int = BUDGET,
+) -> Iterator[Int64[Tensor, "b k"]]:
+    """Gallery indices of the ``k`` nearest by Euclidean distance, block after block of queries.
+
+    Ranks by x·y - |y|²/2 in float32, whatever float type comes in; of equals the lower index is first.
+    ``exclude`` names one gallery index that each query may not find: itself, when queries search each other.
+
+    >>> line = torch.tensor([[0.0], [1.0], [3.0], [1.0]])
+    >>> torch.cat(list(nearest(line, line, k=2, exclude=torch.arange(4)))).tolist()
+    [[1, 3], [3, 0], [1, 3], [1, 0]]
+    """
+    findable = len(gallery) - (exclude is not None)
+    if not 1 <= k <= findable:
+        raise ValueError(f"k must lie between 1 and the {findable} gallery images a query can find, got {k}")
+    rows, columns = plan(k, len(gallery), budget)
+    query, gallery = query.detach().float(), gallery.detach().float()
+    if exclude is None:
+        exclude = torch.full((len(query),), -1, device=query.device)
+    for block, hidden in zip(query.split(rows), exclude.split(rows), strict=True):
+        yield _nearest(block, gallery, k, hidden, columns)
+
+
+def plan(k: int, gallery: int, budget: int) -> tuple[int, int]:
+    """How many queries, and how many gallery images, to compare at once within ``budget`` bytes.
+
+    >>> plan(k=10, gallery=60_000, budget=256 << 20)
+    (320, 16384)
+    """
+    keys = budget // BYTES_PER_KEY
+    columns = min(_round_up(gallery, COLUMNS), _round_up(max(k, 8 * COLUMNS), COLUMNS))
+    rows = keys // (k + columns) // ROWS * ROWS
+    if rows:
+        return rows, columns
+    columns = (keys // ROWS - k) // COLUMNS * COLUMNS
+    if columns < COLUMNS:
+        needed = ROWS * (k + COLUMNS) * BYTES_PER_KEY
+        raise ValueError(f"budget must be at least {needed} bytes to find {k} neighbours, got {budget}")
+    return ROWS, columns
+
+
+def _nearest(
+    query: Float32[Tensor, "b d"],
+    gallery: Float32[Tensor, "g d"],
+    k: int,
+    exclude: Int64[Tensor, " b"],
+    columns: int,
+) -> Int64[Tensor, "b k"]:
+    best = torch.empty(len(query), 0, dtype=torch.int64, device=query.device)
+    for start in range(0, len(gallery), columns):
+        part = gallery[start : start + columns]
+        index = torch.arange(start, start + len(part), device=query.device)
+        keys = _keys(_scores(query, part), index)
+        keys.masked_fill_(index == exclude[:, None], torch.iinfo(torch.int64).min)
+        best = torch.cat([best, keys], 1)
+        best = best.topk(min(k, best.shape[1])).values
+    return LOW - (best & LOW)
+
+
+def _scores(query: Float32[Tensor, "b d"], gallery: Float32[Tensor, "g d"]) -> Float32[Tensor, "b g"]:
+    """x·y - |y|²/2, from products of one fixed shape.
+
+    The rounding of a product depends on its shape: equal images must not differ by the block they are in.
+    """
+    scores = query.new_empty(_round_up(len(query), ROWS), _round_up(len(gallery), COLUMNS))
+    with exact_products(query.device.type):
+        for column in range(0, scores.shape[1], COLUMNS):
+            y = _tile(gallery, column, COLUMNS)
+            half = y.square().sum(1) / 2
+            for row in range(0, scores.shape[0], ROWS):
+                product = _tile(query, row, ROWS) @ y.T
+                torch.sub(product, half, out=scores[row : row + ROWS, column : column + COLUMNS])
+    return scores[: len(query), : len(gallery)]
+
+
+def _tile(x: Float32[Tensor, "n d"], start: int, size: int) -> Float32[Tensor, "size d"]:
+    tile = x[start : start + size]
+    return pad(tile, (0, 0, 0, size - len(tile)))
+
+
+def _keys(scores: Float32[Tensor, "b g"], index: Int64[Tensor, " g"]) -> Int64[Tensor, "b g"]:
+    """One integer for each score and index: the higher score is larger, of equals the lower index.
+
+    The bits of a float sort like an integer once those below the sign of a negative one are turned over.
+    """
+    bits = (scores + 0.0).view(torch.int32)  # -0.0 + 0.0 is 0.0: the two are equal and must tie
+    bits ^= (bits >> 31) & 0x7FFFFFFF
+    keys = bits.long()
+    keys <<= 32
+    keys |= LOW - index
+    return keys
+
+
+def _round_up(n: int, step: int) -> int:
+    return -(-n // step) * step

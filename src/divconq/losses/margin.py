@@ -1,0 +1,56 @@
+"""The margin loss with distance-weighted negatives."""
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from divconq.losses.mining import distance_weighted
+from divconq.losses.pairwise import distances, mean_of_nonzero, pair_masks
+
+
+class MarginLoss(nn.Module):
+    """``relu(d_ap - beta + alpha) + relu(beta - d_an + alpha)`` over the number of non-zero terms.
+
+    Every ordered positive pair draws one negative closer than ``beta + alpha``, if there is one.
+    With ``num_classes``, ``beta`` is learned for each class of the anchor. Wu et al., 2017.
+
+    >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
+    >>> MarginLoss()(z, torch.tensor([0, 0, 1]))
+    tensor(0.4142)
+    """
+
+    def __init__(self, alpha: float = 0.2, beta: float = 1.2, num_classes: int | None = None) -> None:
+        super().__init__()
+        if not (alpha >= 0 and beta > 0):
+            raise ValueError(
+                f"alpha must be at least 0 and beta above 0, got alpha={alpha}, beta={beta}; "
+                "the usual values are alpha=0.2, beta=1.2"
+            )
+        self.alpha = alpha
+        self.beta: float | nn.Parameter = beta
+        if num_classes is not None:
+            self.beta = nn.Parameter(torch.full((num_classes,), float(beta)))
+
+    def forward(
+        self,
+        embeddings: Float[Tensor, "n d"],
+        labels: Int64[Tensor, " n"],
+        *,
+        uniform: Float[Tensor, "n n"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """Compute the loss; ``uniform`` in [0, 1) picks the negatives, by default drawn anew each time."""
+        d = distances(embeddings)
+        positives, _ = pair_masks(labels)
+        beta = self._beta_of(labels, like=d)
+        if uniform is None:
+            uniform = torch.rand_like(d)
+        index, drawn = distance_weighted(d, labels, uniform, embeddings.shape[1], beta + self.alpha)
+        attract = (d - beta[:, None] + self.alpha).relu().masked_fill(~positives, 0.0)
+        repel = (beta[:, None] - d.gather(1, index) + self.alpha).relu()
+        repel = repel.masked_fill(~(positives & drawn), 0.0)
+        return mean_of_nonzero(torch.stack([attract, repel]))
+
+    def _beta_of(self, labels: Int64[Tensor, " n"], like: Tensor) -> Float[Tensor, " n"]:
+        if isinstance(self.beta, nn.Parameter):
+            return self.beta.to(like.dtype).index_select(0, labels)
+        return like.new_full(labels.shape, self.beta)

@@ -1,0 +1,67 @@
+"""Choosing one negative for each ordered (anchor, positive) pair of a batch, without a loop.
+
+Both functions answer for all n x n pairs; only the entries of true positive pairs mean anything.
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+
+@torch.no_grad()
+def distance_weighted(
+    distances: Float[Tensor, "n n"],
+    labels: Int64[Tensor, " n"],
+    uniform: Float[Tensor, "n n"],
+    dim: int,
+    cutoff: Float[Tensor, " n"],
+    nearest: float = 0.5,
+) -> tuple[Int64[Tensor, "n n"], Bool[Tensor, "n n"]]:
+    """Draw a negative for each pair with weight ``1 / q(d)``, and say where there was one to draw.
+
+    Only negatives closer than the anchor's ``cutoff`` are drawn; ``uniform`` in [0, 1) decides which.
+    Wu et al., Sampling Matters in Deep Embedding Learning, 2017.
+
+    >>> d = torch.tensor([[0.0, 0.3, 0.9], [0.3, 0.0, 1.5], [0.9, 1.5, 0.0]])
+    >>> labels, cutoff = torch.tensor([0, 0, 1]), torch.full((3,), 1.4)
+    >>> index, drawn = distance_weighted(d, labels, torch.full((3, 3), 0.5), dim=8, cutoff=cutoff)
+    >>> index[0, 1].item(), drawn[0, 1].item(), drawn[1, 0].item()
+    (2, True, False)
+    """
+    candidates = (labels[:, None] != labels[None, :]) & (distances < cutoff[:, None])
+    log_weights = -log_density(distances.clamp(min=nearest), dim)
+    weights = log_weights.masked_fill(~candidates, torch.finfo(distances.dtype).min).softmax(1)
+    cumulative = weights.cumsum(1)
+    # The first entry above the target. Rounding, or a row without candidates, may give a non-candidate.
+    index = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
+    index = index.clamp(max=len(labels) - 1)
+    return index, candidates.gather(1, index)
+
+
+def log_density(d: Float[Tensor, "*shape"], dim: int) -> Float[Tensor, "*shape"]:
+    """``log q(d) = (D - 2) log d + (D - 3) / 2 log(1 - d^2 / 4)``, up to a constant.
+
+    ``q`` is the density of the distance between two random points of the unit sphere in D dimensions.
+
+    >>> log_density(torch.tensor([1.0, 2.0**0.5]), dim=3)
+    tensor([0.0000, 0.3466])
+    """
+    height = (1 - d.square() / 4).clamp(min=torch.finfo(d.dtype).eps)
+    return (dim - 2) * d.log() + (dim - 3) / 2 * height.log()
+
+
+@torch.no_grad()
+def semi_hard(distances: Float[Tensor, "n n"], labels: Int64[Tensor, " n"]) -> Int64[Tensor, "n n"]:
+    """For each pair the nearest negative farther away than the positive; if none is, the farthest.
+
+    Squared distances do as well. Schroff et al., FaceNet, 2015.
+
+    >>> d = torch.tensor([[0.0, 0.5, 0.3, 0.9, 0.7]] * 5)
+    >>> semi_hard(d, torch.tensor([0, 0, 1, 1, 1]))[0, 1].item()
+    4
+    """
+    negatives = labels[:, None] != labels[None, :]
+    ordered, order = distances.masked_fill(~negatives, torch.inf).sort(dim=1, stable=True)
+    place = torch.searchsorted(ordered, distances, right=True)
+    farthest = negatives.sum(1, keepdim=True) - 1
+    return order.gather(1, place.minimum(farthest).clamp(min=0))

@@ -1,0 +1,37 @@
+"""The n-pairs loss: cross-entropy over the similarities of a batch."""
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from divconq.losses.pairwise import pair_masks, similarities
+
+
+class NPairsLoss(nn.Module):
+    """``-1/|P_a| sum_p log(exp(t s_ap) / sum_j exp(t s_aj))``, j != a, the mean over anchors a.
+
+    ``s`` is the dot product of two embeddings, ``t`` a learned scale that starts at ``scale``,
+    ``P_a`` the other images of the anchor's class. Sohn, 2016.
+
+    >>> z = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    >>> round(NPairsLoss()(z, torch.tensor([0, 0, 1])).item(), 4)  # log(1 + exp(-1))
+    0.3133
+    """
+
+    def __init__(self, scale: float = 1.0) -> None:
+        super().__init__()
+        if not scale > 0:
+            raise ValueError(f"scale must be above 0, got {scale}; the usual value is 1")
+        self.scale = nn.Parameter(torch.tensor(float(scale)))
+
+    def forward(self, embeddings: Float[Tensor, "n d"], labels: Int64[Tensor, " n"]) -> Float[Tensor, ""]:
+        """Compute the loss of the batch."""
+        logits = self.scale.to(embeddings.dtype) * similarities(embeddings)
+        itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+        # The lowest finite number, not -inf: a batch of one has no other entry in its row.
+        logits = logits.masked_fill(itself, torch.finfo(logits.dtype).min)
+        positives, _ = pair_masks(labels)
+        chosen = logits.log_softmax(1).masked_fill(~positives, 0.0)
+        count = positives.sum(1)
+        per_anchor = -chosen.sum(1) / count.clamp(min=1)
+        return per_anchor.sum() / (count > 0).sum().clamp(min=1)

@@ -1,0 +1,249 @@
+"""f: an image to a point in R^d, by backbone, pooling, dropout and one linear layer."""
+
+import difflib
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+Pooling = Literal["avg", "max", "avgmax"]
+TIMM_POOLING: dict[Pooling, str] = {"avg": "avg", "max": "max", "avgmax": "catavgmax"}
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CLASSIFIERS = ("fc.", "classifier.", "head.", "last_linear.")
+RGB = tuple[float, float, float]
+
+
+class SmallNet(nn.Sequential):
+    """Four strided convolutions with group normalisation: enough for the demo, quick on a CPU.
+
+    >>> SmallNet()(torch.zeros(2, 3, 64, 64)).shape
+    torch.Size([2, 160])
+    """
+
+    num_features = 160
+
+    def __init__(self) -> None:
+        widths = (3, 32, 64, 112, self.num_features)
+        layers: list[nn.Module] = []
+        for before, after in zip(widths, widths[1:], strict=False):
+            layers += [
+                nn.Conv2d(before, after, 3, stride=2, padding=1, bias=False),
+                nn.GroupNorm(8, after),
+                nn.ReLU(inplace=True),
+            ]
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+class Embedder(nn.Module):
+    """f(x) = W dropout(pool(backbone(x))) + b for images with values in [0, 1].
+
+    The colours are normalised inside, so that a saved model needs nothing but pixels. BatchNorm keeps its
+    running statistics while ``freeze_batchnorm`` (its weights still train).
+
+    >>> f = Embedder(SmallNet(), features=160, dim=8)
+    >>> f(torch.rand(2, 3, 64, 64)).shape
+    torch.Size([2, 8])
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        features: int,
+        dim: int,
+        *,
+        dropout: float = 0.01,
+        mean: RGB = IMAGENET_MEAN,
+        std: RGB = IMAGENET_STD,
+        freeze_batchnorm: bool = True,
+    ) -> None:
+        super().__init__()
+        self.backbone, self.dropout, self.head = backbone, nn.Dropout(dropout), nn.Linear(features, dim)
+        self.freeze_batchnorm = freeze_batchnorm
+        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1))
+
+    def features(self, images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n c"]:
+        """What the head sees: the pooled output of the backbone."""
+        return cast(Tensor, self.backbone((images - self.mean) / self.std))
+
+    def forward(self, images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
+        """The embedding, neither masked nor normalised."""
+        return cast(Tensor, self.head(self.dropout(self.features(images))))
+
+    def train(self, mode: bool = True) -> "Embedder":
+        """Switch to training; frozen BatchNorm stays as it is."""
+        super().train(mode)
+        if self.freeze_batchnorm:
+            for module in self.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
+        return self
+
+    @torch.no_grad()
+    def fold_(self, mask: Float[Tensor, " d"]) -> "Embedder":
+        """Multiply the conquered mask into the head, so that f_final needs no mask code."""
+        self.head.weight.mul_(mask[:, None])
+        self.head.bias.mul_(mask)
+        return self
+
+
+def make_model(
+    backbone: str,
+    dim: int,
+    *,
+    pretrained: bool = False,
+    weights: Path | None = None,
+    pooling: Pooling = "avg",
+    dropout: float = 0.01,
+    mean: RGB | None = None,
+    std: RGB | None = None,
+    freeze_batchnorm: bool = True,
+) -> Embedder:
+    """Build f around any timm backbone, or ``small``; see ``Embedder``.
+
+    Weights come from a local ``.safetensors`` file if one is given, else from timm's download when
+    ``pretrained``. Mean and std: yours, else the file's metadata, else the backbone's own.
+    """
+    if backbone == "small":
+        network, features, own_mean, own_std = _small(pooling, pretrained, weights)
+    else:
+        network, features, own_mean, own_std = _timm(backbone, pooling, pretrained and weights is None)
+    if weights is not None:
+        metadata = load_backbone(network, weights)
+        own_mean, own_std = _colour(metadata, "mean", own_mean), _colour(metadata, "std", own_std)
+    return Embedder(
+        network,
+        features,
+        dim,
+        dropout=dropout,
+        mean=mean or own_mean,
+        std=std or own_std,
+        freeze_batchnorm=freeze_batchnorm,
+    )
+
+
+def _small(pooling: Pooling, pretrained: bool, weights: Path | None) -> tuple[nn.Module, int, RGB, RGB]:
+    if pooling != "avg":
+        raise ValueError(f"the backbone 'small' pools by 'avg' only, got {pooling!r}; use --pooling avg")
+    if pretrained and weights is None:
+        raise ValueError("the backbone 'small' has no pretrained weights; use --no-pretrained")
+    return SmallNet(), SmallNet.num_features, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
+
+
+def _timm(backbone: str, pooling: Pooling, pretrained: bool) -> tuple[nn.Module, int, RGB, RGB]:
+    import timm
+
+    if not timm.is_model(backbone.split(".")[0]):
+        near = difflib.get_close_matches(backbone, ["small", *timm.list_models()], n=3)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise ValueError(
+            f"unknown backbone {backbone!r}: {hint}Any of timm's models can be named (timm.list_models()); "
+            "a module that registers your own is loaded by --import FILE.py"
+        )
+    try:
+        network = timm.create_model(
+            backbone, pretrained=pretrained, num_classes=0, global_pool=TIMM_POOLING[pooling]
+        )
+    except Exception as error:
+        if not pretrained:
+            raise ValueError(f"timm could not build {backbone!r} with pooling {pooling!r}: {error}") from error
+        raise ValueError(
+            f"the pretrained weights of {backbone!r} could not be downloaded ({type(error).__name__}: {error}); "
+            "name a local file with --backbone-weights FILE.safetensors, or start without by --no-pretrained"
+        ) from error
+    settings = network.pretrained_cfg
+    features = int(getattr(network, "head_hidden_size", 0) or network.num_features)
+    features *= 2 if pooling == "avgmax" else 1
+    return (
+        network,
+        features,
+        cast(RGB, tuple(settings.get("mean") or IMAGENET_MEAN)),
+        cast(RGB, tuple(settings.get("std") or IMAGENET_STD)),
+    )
+
+
+def load_backbone(network: nn.Module, path: Path) -> dict[str, str]:
+    """Fill a backbone from a safetensors file (classifier weights are left out); returns its metadata."""
+    state, metadata = read_safetensors(path)
+    wanted = network.state_dict()
+    state = {name: value for name, value in state.items() if name in wanted or not name.startswith(CLASSIFIERS)}
+    missing = sorted(name for name in wanted if name not in state and not name.endswith("num_batches_tracked"))
+    foreign = sorted(name for name in state if name not in wanted)
+    shapes = sorted(
+        name for name, value in state.items() if name in wanted and value.shape != wanted[name].shape
+    )
+    if missing or foreign or shapes:
+        counts = f"{len(missing)} missing, {len(foreign)} unknown, {len(shapes)} of another shape"
+        example = (missing or foreign or shapes)[0]
+        raise ValueError(
+            f"{path} does not fit the backbone ({counts}, for example {example!r}); "
+            f"it was made for {metadata.get('architecture', 'another architecture')!r}: set --backbone to match"
+        )
+    network.load_state_dict(state, strict=False)
+    return metadata
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """All tensors and the metadata of a safetensors file; a damaged one is a ValueError."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}; name an existing .safetensors file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is not a whole safetensors file ({error}); copy or make it again") from error
+
+
+def _colour(metadata: dict[str, str], name: str, default: RGB) -> RGB:
+    if name not in metadata:
+        return default
+    values = [float(value) for value in metadata[name].split(",")]
+    if len(values) != 3:
+        raise ValueError(f"the file's {name} must be three numbers, got {metadata[name]!r}; give --{name} R G B")
+    return cast(RGB, tuple(values))
+
+
+def save_model(model: Embedder, path: Path, settings: dict[str, Any]) -> None:
+    """Write weights and, as metadata, everything ``load_model`` needs to build the network again."""
+    from safetensors.torch import save_file
+
+    state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    save_file(state, path, {"divconq": json.dumps(settings)})
+
+
+def load_model(path: str | Path) -> Embedder:
+    """A trained model for inference: ``normalize(model(images))`` is the final embedding.
+
+    ``path`` is a ``model.safetensors`` or the run folder that holds it. Nothing in the file is executed.
+    """
+    path = Path(path)
+    path = path / "model.safetensors" if path.is_dir() else path
+    state, metadata = read_safetensors(path)
+    if "divconq" not in metadata:
+        raise ValueError(f"{path} was not written by divconq; name a run folder or its model.safetensors")
+    settings = json.loads(metadata["divconq"])
+    model = make_model(settings["backbone"], settings["dim"], pooling=settings["pooling"])
+    model.load_state_dict(state)
+    return model.eval()
+
+
+def import_file(path: Path) -> None:
+    """Run a user's own module, so that what it registers can be named."""
+    if not path.is_file():
+        raise ValueError(f"--import: there is no file {path}; name a Python file")
+    spec = importlib.util.spec_from_file_location(f"divconq_import_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"--import: {path} is not a Python file; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)

@@ -1,0 +1,39 @@
+"""The paper's transparent wrapper: mask, normalise, any loss, plus lambda times the masks' overlap."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from divconq.masks import Masks
+
+
+class Objective(nn.Module):
+    """L = loss(normalize(f * relu(s_k)), labels) + lambda * L_s  (paper, equation 6).
+
+    ``loss`` is anything called as ``loss(embeddings, labels)``. Without a cluster the loss is taken in the
+    conquered space, where the masks stand still and L_s is left out.
+
+    >>> objective = Objective(lambda z, labels: (z[0] * z[1]).sum(), Masks(dim=2, k_max=1))
+    >>> round(objective(torch.tensor([[3.0, 4.0], [4.0, 3.0]]), torch.tensor([0, 0]), cluster=0).item(), 4)
+    0.96
+    """
+
+    def __init__(
+        self, loss: Callable[[Tensor, Tensor], Tensor], masks: Masks, overlap_weight: float = 1.0
+    ) -> None:
+        super().__init__()
+        self.loss, self.masks, self.overlap_weight = loss, masks, overlap_weight
+
+    def forward(
+        self, f: Float[Tensor, "n d"], labels: Int64[Tensor, " n"], cluster: int | Int64[Tensor, ""] | None
+    ) -> Float[Tensor, ""]:
+        """The value to minimise for one batch out of ``cluster``, in full precision."""
+        with torch.autocast(f.device.type, enabled=False):
+            f = f.float() if f.dtype in (torch.bfloat16, torch.float16) else f
+            if cluster is None:
+                return self.loss(F.normalize(f * self.masks.conquer().detach()), labels)
+            z = F.normalize(self.masks.select(f, cluster))
+            return self.loss(z, labels) + self.overlap_weight * self.masks.overlap()

@@ -1,0 +1,52 @@
+"""Adam over three groups: the network, the masks, and whatever parameters the loss has."""
+
+import torch
+from torch import nn
+from torch.optim import Adam, Optimizer
+
+from divconq.masks import Masks
+
+
+def make_optimizer(
+    network: nn.Module,
+    masks: Masks,
+    loss: nn.Module,
+    *,
+    lr: float,
+    weight_decay: float,
+    mask_lr_scale: float = 100.0,
+    mask_weight_decay: float = 0.0,
+    loss_lr_scale: float = 100.0,
+) -> Adam:
+    """Adam with the learning rates of the paper: the masks learn ``mask_lr_scale`` times faster.
+
+    >>> adam = make_optimizer(nn.Linear(2, 4), Masks(4, 2), nn.Identity(), lr=1e-5, weight_decay=1e-3)
+    >>> [(group["name"], group["lr"]) for group in adam.param_groups]
+    [('network', 1e-05), ('masks', 0.001)]
+    """
+    groups = [
+        {"name": "network", "params": [*network.parameters()], "lr": lr, "weight_decay": weight_decay},
+        {
+            "name": "masks",
+            "params": [*masks.parameters()],
+            "lr": lr * mask_lr_scale,
+            "weight_decay": mask_weight_decay,
+        },
+        {"name": "loss", "params": [*loss.parameters()], "lr": lr * loss_lr_scale, "weight_decay": 0.0},
+    ]
+    on_gpu = any(parameter.is_cuda for parameter in network.parameters())
+    return Adam([group for group in groups if group["params"]], fused=on_gpu or None)
+
+
+def reset_moments(optimizer: Optimizer, masks: nn.Module) -> None:
+    """Forget the moments of the masks, which a split has just replaced.
+
+    >>> masks = Masks(4, 2)
+    >>> adam = Adam(masks.parameters()); masks.conquer().sum().backward(); adam.step()
+    >>> reset_moments(adam, masks); float(adam.state[masks.weight]["exp_avg"].abs().sum())
+    0.0
+    """
+    for parameter in masks.parameters():
+        for moment in optimizer.state.get(parameter, {}).values():
+            if isinstance(moment, torch.Tensor):
+                moment.zero_()

@@ -1,0 +1,79 @@
+"""Settings to start from: one for the built-in data, one for each benchmark of the paper.
+
+    divconq train demo --out runs/demo
+    divconq presets show cub
+
+The benchmark presets hold the paper's hyperparameters (its table 8, ResNet-50, d = 512).
+"""
+
+import dataclasses
+import difflib
+
+from divconq.config import Config
+
+# About a minute and a half on two CPU cores; what it reaches is in the README.
+DEMO = Config(
+    data="demo",
+    image_size=64,
+    resize=72,
+    backbone="small",
+    pretrained=False,
+    dim=128,
+    epochs=24,
+    divide_every=4,
+    batch=80,
+    lr=1e-3,
+    weight_decay=1e-4,
+    mask_lr_scale=10.0,
+    loss_lr_scale=1.0,
+)
+
+# Paper: R@1 68.16, NMI 69.49, mARP 55.35 with learned masks; 66.93 for the margin loss alone.
+CUB = Config(data="cub", augmentation="geom+color")
+
+# Paper: R@1 87.76, NMI 70.67, mARP 65.97 with learned masks; 85.12 for the margin loss alone.
+CARS = Config(data="cars", augmentation="color-heavy")
+
+# The large benchmarks: two images of a class in a batch, division every second epoch.
+LARGE = Config(batch=80, per_class=2, divide_every=2, weight_decay=1e-4)
+
+# Paper: R@1 90.40, NMI 89.91, mARP 88.47 with learned masks; 87.87 for the margin loss alone.
+INSHOP = dataclasses.replace(
+    LARGE, data="inshop", augmentation="geom", k_max=8, overlap_weight=0.2, epochs=400, ks=(1, 10, 20, 30)
+)
+
+# Paper: R@1 79.77, NMI 89.67, mARP 79.56 with learned masks; 77.11 for the margin loss alone.
+SOP = dataclasses.replace(
+    LARGE, data="sop", k_max=32, overlap_weight=0.01, finetune_from=80, epochs=170, ks=(1, 10, 100)
+)
+
+# Paper, large test set: R@1 94.03, NMI 90.67, mARP 92.73 with learned masks; 89.75 for the margin loss alone.
+VEHICLEID = dataclasses.replace(
+    LARGE, data="vehicleid", k_max=16, overlap_weight=5e-4, finetune_from=80, epochs=170, ks=(1, 5)
+)
+
+# Your own photos: the settings of the small benchmarks.
+PHOTOS = Config(data="", epochs=60)
+
+PRESETS = {
+    "demo": DEMO,
+    "cub": CUB,
+    "cars": CARS,
+    "inshop": INSHOP,
+    "sop": SOP,
+    "vehicleid": VEHICLEID,
+    "photos": PHOTOS,
+}
+
+
+def preset(name: str) -> Config:
+    """The settings called ``name``.
+
+    >>> preset("sop").k_max
+    32
+    """
+    if name not in PRESETS:
+        near = difflib.get_close_matches(name, PRESETS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"unknown preset {name!r}: choose one of {', '.join(PRESETS)}{hint}")
+    return PRESETS[name]

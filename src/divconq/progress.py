@@ -1,0 +1,71 @@
+"""What a person sees while a run trains: one bar, and the seconds each phase took."""
+
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from tqdm import tqdm
+
+
+class Progress:
+    """A bar over all epochs: epoch, K, loss, R@1, images/s and the time left."""
+
+    def __init__(self, epochs: int, steps: int, batch: int, first: int = 0) -> None:
+        self.epochs, self.batch = epochs, batch
+        self.bar = tqdm(
+            total=epochs * steps * batch,
+            initial=first * steps * batch,
+            unit=" images",
+            unit_scale=True,
+            smoothing=0.05,
+            file=sys.stderr,
+            dynamic_ncols=True,
+            disable=None,
+        )
+        self.figures: dict[str, str] = {}
+
+    def epoch(self, epoch: int, k: int) -> None:
+        """A new epoch begins, with ``k`` clusters."""
+        self.bar.set_description(f"epoch {epoch + 1}/{self.epochs} K={k}", refresh=False)
+
+    def show(self, record: Mapping[str, Any]) -> None:
+        """The figures of the epoch that has just ended."""
+        names = {"loss": "loss", "recall@1": "R@1", "val_recall@1": "val R@1"}
+        self.figures |= {names[name]: f"{record[name]:.3f}" for name in names if name in record}
+        self.bar.set_postfix(self.figures, refresh=False)
+
+    def step(self, loss: float | None) -> None:
+        """One batch is done; ``loss`` is the latest that is known."""
+        if loss is not None:
+            self.show({"loss": loss})
+        self.bar.update(self.batch)
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        self.bar.close()
+
+
+class Clock:
+    """Seconds spent in each phase.
+
+    >>> clock = Clock()
+    >>> with clock("train"):
+    ...     pass
+    >>> list(clock.seconds)
+    ['train']
+    """
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Count the time of the block towards ``phase``."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] += time.perf_counter() - start

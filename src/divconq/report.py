@@ -1,0 +1,72 @@
+"""Figures as a person reads them in a terminal."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+TITLES = {"map@r": "MAP@R", "r_precision": "R-precision", "marp": "mARP", "nmi": "NMI"}
+COUNTS = ("queries", "queries_without_positive")
+
+
+def title(name: str) -> str:
+    """How a score is called in tables.
+
+    >>> title("recall@1"), title("val_map@r")
+    ('R@1', 'val MAP@R')
+    """
+    held = "val " if name.startswith("val_") else ""
+    name = name.removeprefix("val_")
+    return held + TITLES.get(name, name.replace("recall@", "R@"))
+
+
+def score_table(scores: Mapping[str, float]) -> str:
+    """The scores in percent, one a line, and how many queries they are means of.
+
+    >>> print(score_table({"recall@1": 0.5, "queries": 10, "queries_without_positive": 0}))
+    R@1           50.00
+    queries          10
+    """
+    lines = [f"{title(name):<12}{100 * value:7.2f}" for name, value in scores.items() if _is_score(name)]
+    lines.append(f"{'queries':<12}{scores['queries']:7.0f}")
+    if scores.get("queries_without_positive"):
+        lines.append(f"left out: {scores['queries_without_positive']:.0f} queries have no image of their class to find")
+    return "\n".join(lines)
+
+
+def summary(records: Sequence[Mapping[str, Any]], chosen_by: str, out: Path) -> str:
+    """The end of a run: scores of the last and the best epoch, where the time went, what to do next."""
+    scored = [record for record in records if chosen_by in record]
+    last, best = scored[-1], max(scored, key=lambda record: float(record[chosen_by]))
+    names = [name for name in last if _is_score(name)]
+    rows = [("", *(title(name) for name in names))]
+    for label, record in (("last", last), ("best", best)):
+        rows.append((f"{label} (epoch {record['epoch']})", *(f"{100 * record[name]:.2f}" for name in names)))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    table = [
+        "  ".join(cell.ljust(width) if column == 0 else cell.rjust(width) for column, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        for row in rows
+    ]
+    seconds: dict[str, float] = {}
+    for record in records:
+        for phase, spent in record["seconds"].items():
+            seconds[phase] = seconds.get(phase, 0.0) + spent
+    total = sum(seconds.values())
+    phases = ", ".join(f"{phase} {spent:.1f} s ({100 * spent / total:.0f}%)" for phase, spent in seconds.items())
+    where = "classes held out of training" if chosen_by.startswith("val_") else "the test classes"
+    return "\n".join(
+        [
+            "",
+            *table,
+            f"best is chosen by R@1 on {where}; K = {last['k']}",
+            f"time: {phases}",
+            "",
+            f"run folder:  {out}",
+            f"score again: divconq eval {out}",
+            f"embed yours: divconq embed {out} --data FOLDER --out embeddings.npz",
+        ]
+    )
+
+
+def _is_score(name: str) -> bool:
+    name = name.removeprefix("val_")
+    return name in TITLES or name.startswith("recall@")

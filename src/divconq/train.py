@@ -1,0 +1,149 @@
+"""THE loop: divide the data and the embedding, train each subspace on its cluster, conquer."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from divconq.config import Config
+from divconq.data.batches import training_batches
+from divconq.data.sampler import plan_epoch
+from divconq.division import NEEDS_EMBEDDINGS, Partition, divide
+from divconq.job import prepare
+from divconq.optim import reset_moments
+from divconq.progress import Clock, Progress
+from divconq.run import Run
+from divconq.watch import LossWatch, warn_of_collapse
+
+
+def train(config: Config, out: Path, *, resume: bool = False) -> list[dict[str, Any]]:
+    """Train as ``config`` says into the run folder ``out``; returns the log, one record an epoch."""
+    job = prepare(config)
+    model, masks, objective, optimizer = job.model, job.masks, job.objective, job.optimizer
+    images, labels = job.train, job.train.labels
+    partition, first, best = Partition.whole(len(images)), 0, -math.inf
+    if resume:
+        run = Run.open(out)
+        state = run.load("last")
+        model.load_state_dict(state["model"])
+        masks.load_state_dict(state["masks"])
+        job.loss.load_state_dict(state["loss"])
+        optimizer.load_state_dict(state["optimizer"])
+        partition, first, best = Partition(state["partition"], state["k"]), state["epoch"], state["best"]
+        run.rewind(first)
+    else:
+        run = Run.create(out, config)
+
+    progress = Progress(config.epochs, math.ceil(len(images) / config.batch), config.batch, first)
+    for epoch in range(first, config.epochs):
+        clock = Clock()
+        if divides(config, epoch):
+            with clock("divide"):
+                needs_x = config.division in NEEDS_EMBEDDINGS
+                x = job.embed(images, features=config.cluster_on == "features") if needs_x else None
+                seed = config.seed + epoch
+                partition = divide(
+                    config.division, x, partition, labels, k_max=config.k_max, seed=seed, groups=images.groups
+                )
+                while masks.k < partition.k:
+                    masks.split_()  # children start as their parent
+                    reset_moments(optimizer, masks)
+                run.save_division(epoch, partition.labels, masks)
+
+        with clock("train"):
+            plan = plan_epoch(
+                labels,
+                partition.labels,
+                partition.k,
+                batch=config.batch,
+                per_class=config.per_class,
+                order=config.cluster_order,
+                seed=config.seed,
+                epoch=epoch,
+            )
+            seed = epoch_seed(config.seed, epoch)
+            torch.manual_seed(seed)
+            finetuning = config.finetune_from is not None and epoch >= config.finetune_from
+            model.train().backbone.requires_grad_(not backbone_rests(config, epoch))
+            watch = LossWatch(epoch, plan.clusters, job.device)
+            progress.epoch(epoch, partition.k)
+            for cluster, x, y in training_batches(
+                images,
+                plan,
+                job.changes,
+                size=config.image_size,
+                resize=config.resize,
+                seed=seed,
+                device=job.device,
+            ):
+                with torch.autocast(job.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
+                    f = model(x)
+                loss = objective(f, y, cluster=None if finetuning else cluster)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                watch.step(loss, f)
+                progress.step(watch.latest)
+            mean_loss = watch.mean()
+
+        record = {
+            "epoch": epoch + 1,
+            "k": partition.k,
+            "loss": mean_loss,
+            "overlap": float(masks.overlap().detach()),
+            "lonely": plan.lonely,
+            "waiting": plan.waiting,
+            "images_per_s": plan.indices.numel() / clock.seconds["train"],
+        }
+        is_best = False
+        if (epoch + 1) % config.eval_every == 0 or epoch + 1 == config.epochs:
+            with clock("evaluate"):
+                record |= job.scores()
+            score = record["val_recall@1" if config.val_classes else "recall@1"]
+            is_best, best = score > best, max(score, best)
+            warn_of_collapse(record["spread"], epoch)
+        record["seconds"] = dict(clock.seconds)
+        run.log(record)
+        progress.show(record)
+        checkpoint = {
+            "epoch": epoch + 1,
+            "best": best,
+            "k": partition.k,
+            "partition": partition.labels,
+            "model": model.state_dict(),
+            "masks": masks.state_dict(),
+            "loss": job.loss.state_dict(),
+            "optimizer": optimizer.state_dict(),
+        }
+        run.save(checkpoint, best=is_best)
+    progress.close()
+    run.export(model, masks.conquer())
+    return run.metrics()
+
+
+def divides(config: Config, epoch: int) -> bool:
+    """Whether the data is divided before this epoch: every E epochs, a flat division also at the start.
+
+    >>> [epoch for epoch in range(9) if divides(Config(divide_every=4), epoch)]
+    [4, 8]
+    """
+    starts = 0 if config.division == "flat" else 1
+    return config.k_max > 1 and epoch >= starts and epoch % config.divide_every == 0
+
+
+def backbone_rests(config: Config, epoch: int) -> bool:
+    """Whether only head and masks train, because a division has just taken place.
+
+    >>> [epoch for epoch in range(9) if backbone_rests(Config(divide_every=4, freeze_backbone_epochs=1), epoch)]
+    [4, 8]
+    """
+    return any(
+        divides(config, recent) for recent in range(max(0, epoch - config.freeze_backbone_epochs + 1), epoch + 1)
+    )
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+    """One number for all that is random in an epoch, so that a resumed run draws the same."""
+    return (seed * 1_000_003 + epoch) % 2**63
+

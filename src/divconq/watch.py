@@ -1,0 +1,70 @@
+"""Noticing a run that goes wrong: a loss that is not a number, embeddings that are all the same."""
+
+import warnings
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+COLLAPSED = 0.01
+
+
+class LossWatch:
+    """Keeps the losses of an epoch on the device and stops the run when one is not finite.
+
+    >>> watch = LossWatch(epoch=0, clusters=torch.tensor([0, 1]), device=torch.device("cpu"))
+    >>> watch.step(torch.tensor(2.0), torch.ones(4, 8))
+    >>> watch.step(torch.tensor(float("nan")), torch.ones(4, 8))
+    Traceback (most recent call last):
+    FloatingPointError: the loss is nan at epoch 1, step 2 of 2 (cluster 1): the embeddings are finite, so the \
+loss itself failed; lower its scale or margin, or choose another --loss
+    """
+
+    def __init__(self, epoch: int, clusters: Int64[Tensor, " steps"], device: torch.device) -> None:
+        self.epoch, self.clusters, self.done, self.checked = epoch, clusters, 0, 0
+        self.losses = torch.zeros(len(clusters), device=device)
+        self.finite = torch.ones(len(clusters), dtype=torch.bool, device=device)
+        self.latest: float | None = None
+        self.every = 1 if device.type == "cpu" else 50  # to read from a GPU is to wait for it
+
+    def step(self, loss: Float[Tensor, ""], f: Float[Tensor, "n d"]) -> None:
+        """Note one step's loss, and whether its embeddings were finite."""
+        self.losses[self.done] = loss.detach()
+        self.finite[self.done] = f.detach().isfinite().all()
+        self.done += 1
+        if self.done % self.every == 0:
+            self.check()
+
+    def check(self) -> None:
+        """Raise FloatingPointError at the first loss that is not finite."""
+        recent = self.losses[self.checked : self.done].isfinite()
+        if not recent.all():
+            step = self.checked + int((~recent).nonzero()[0])
+            cause = (
+                "the embeddings are finite, so the loss itself failed; lower its scale or margin, or choose another --loss"
+                if self.finite[step]
+                else "the network's output is not finite, so training diverged; lower --lr"
+            )
+            raise FloatingPointError(
+                f"the loss is {float(self.losses[step])} at epoch {self.epoch + 1}, step {step + 1} of "
+                f"{len(self.clusters)} (cluster {int(self.clusters[step])}): {cause}"
+            )
+        self.checked, self.latest = self.done, float(self.losses[self.done - 1])
+
+    def mean(self) -> float:
+        """The mean loss of the steps so far."""
+        self.check()
+        return float(self.losses[: self.done].double().mean())
+
+
+def warn_of_collapse(spread: float, epoch: int) -> None:
+    """Warn when all embeddings point the same way; ``spread`` is 1 - |mean unit vector|^2.
+
+    >>> warn_of_collapse(0.7, epoch=3)
+    """
+    if spread < COLLAPSED:
+        warnings.warn(
+            f"the embeddings have collapsed at epoch {epoch + 1}: their spread is {spread:.4f} (1 is even, 0 is one "
+            "point); lower --lr or choose another --loss",
+            stacklevel=2,
+        )

@@ -1,0 +1,50 @@
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from divconq.config import Config
+from divconq.presets import preset
+
+torch.set_num_threads(2)
+
+
+def write_photos(folder: Path, classes: int = 16, images: int = 6, size: int = 24) -> Path:
+    """A folder of class folders: every class has its own colour and stripe, every image its own noise."""
+    random = np.random.default_rng(0)
+    for label in range(classes):
+        (folder / f"class{label:02d}").mkdir(parents=True)
+        colour, stripe = random.integers(40, 215, 3), random.integers(1, 5)
+        for number in range(images):
+            picture = colour + random.normal(0, 25, (size, size, 3))
+            picture[:: stripe + 1] += 30
+            pixels = picture.clip(0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / f"class{label:02d}" / f"{number}.png")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory):
+    return write_photos(tmp_path_factory.mktemp("data") / "photos")
+
+
+@pytest.fixture
+def tiny(photos) -> Config:
+    """A training run of a second: 8 classes of 6 small photos, K goes 1, 2, 4."""
+    return dataclasses.replace(
+        preset("demo"),
+        data=str(photos),
+        image_size=16,
+        resize=20,
+        dim=16,
+        batch=12,
+        epochs=4,
+        divide_every=1,
+        k_max=2,
+        workers=2,
+        ks=(1, 2),
+        device="cpu",
+    )

@@ -1,0 +1,67 @@
+import pytest
+import torch
+
+from divconq.division import bisect
+from divconq.division.bisect import halve, members_of
+
+
+def random_points(n, d, seed):
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("k", [1, 2, 8, 32])
+def test_the_parent_comes_back(k):
+    x = random_points(200, 5, k)
+    labels = torch.randint(k, (200,), generator=torch.Generator().manual_seed(k))
+    children = bisect(x, labels, k)
+    assert torch.equal(children // 2, labels)
+    sizes = torch.bincount(labels, minlength=k)
+    child_sizes = torch.bincount(children, minlength=2 * k).view(k, 2)
+    assert bool((child_sizes[sizes >= 2] > 0).all())
+
+
+def test_each_cluster_falls_into_its_two_halves():
+    x = torch.tensor([[0.0], [0.1], [5.0], [5.1], [100.0], [100.1], [107.0]])
+    children = bisect(x, torch.tensor([0, 0, 0, 0, 1, 1, 1]), 2).tolist()
+    assert children[0] == children[1] != children[2] == children[3]
+    assert children[4] == children[5] != children[6]
+
+
+def test_identical_points_are_split_evenly():
+    children = bisect(torch.ones(7, 3), torch.tensor([0, 1, 1, 1, 1, 1, 0]), 2)
+    assert torch.bincount(children, minlength=4).tolist() == [1, 1, 3, 2]
+
+
+def test_one_point_goes_to_the_first_child_and_none_stays_none():
+    children = bisect(random_points(3, 2, 0), torch.tensor([1, 2, 2]), 4)
+    assert int(children[0]) == 2
+    assert sorted(children[1:].tolist()) == [4, 5]
+
+
+def test_the_seed_decides_all():
+    x, labels = random_points(300, 8, 1), torch.arange(300) % 4
+    assert torch.equal(bisect(x, labels, 4, seed=3), bisect(x, labels, 4, seed=3))
+
+
+def test_halve_separates_all_but_identical_points():
+    x = torch.ones(50, 2)
+    x[17] += 1
+    side = halve(x)
+    assert int(side[17]) != int(side[0])
+    assert sorted(torch.bincount(side).tolist()) == [1, 49]
+
+
+def test_members_are_found_as_by_a_search():
+    labels = torch.randint(5, (40,), generator=torch.Generator().manual_seed(0))
+    for c, members in enumerate(members_of(labels, 6)):
+        assert members.tolist() == [i for i in range(40) if int(labels[i]) == c]
+
+
+def test_errors(unchecked):
+    x = torch.ones(3, 2)
+    with pytest.raises(ValueError, match="got 2 labels for 3 points"):
+        bisect(x, torch.tensor([0, 0]), 1)
+    with pytest.raises(ValueError, match="labels must lie between 0 and 0"):
+        bisect(x, torch.tensor([0, 0, 1]), 1)
+    with pytest.raises(ValueError, match="NaN or infinity in 1 of 3 rows"):
+        bisect(torch.tensor([[0.0], [float("inf")], [1.0]]), torch.tensor([0, 0, 0]), 1)

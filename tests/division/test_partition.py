@@ -1,0 +1,45 @@
+import pytest
+import torch
+
+from divconq.division import Partition
+from divconq.division.partition import check_power_of_two
+
+
+def test_sizes_count_every_cluster_even_empty_ones():
+    labels = torch.tensor([3, 3, 0, 5, 3])
+    assert Partition(labels, 8).sizes().tolist() == [sum(int(c) == i for c in labels) for i in range(8)]
+
+
+def test_parents_lead_back_to_the_whole():
+    partition = Partition(torch.tensor([0, 1, 2, 3, 4, 5, 6, 7]), 8)
+    assert partition.parent().labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    root = partition.parent().parent().parent()
+    assert root.k == 1
+    assert torch.equal(root.labels, Partition.whole(8).labels)
+    with pytest.raises(ValueError, match="no parent"):
+        root.parent()
+
+
+@pytest.mark.parametrize("label", [-1, 4])
+def test_labels_outside_are_refused(label):
+    with pytest.raises(ValueError, match="labels must lie between 0 and 3 for k = 4"):
+        Partition(torch.tensor([0, label]), 4)
+
+
+@pytest.mark.parametrize(
+    ("k", "advice"),
+    [(6, "use 4 or 8"), (3, "use 2 or 4"), (0, "use 1 or 2"), (-4, "use 1 or 2"), (33, "use 32 or 64")],
+)
+def test_k_must_be_a_power_of_two(k, advice):
+    with pytest.raises(ValueError, match=f"^k must be a power of two, got {k}; {advice}$"):
+        Partition(torch.zeros(1, dtype=torch.int64), k)
+
+
+def test_powers_of_two_pass():
+    for power in range(12):
+        check_power_of_two("k", 2**power)
+
+
+def test_labels_elsewhere_than_on_the_cpu_are_refused():
+    with pytest.raises(ValueError, match=r"labels\.cpu\(\)"):
+        Partition(torch.zeros(1, dtype=torch.int64, device="meta"), 1)

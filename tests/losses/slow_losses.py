@@ -1,0 +1,142 @@
+"""The losses as plain loops, and batches full of duplicates and ties to compare them on.
+
+The coordinates are multiples of 2^-12, so that squared distances and dot products are exact in float64
+however they are summed, and two equal distances are equal to the last bit.
+"""
+
+import itertools
+import math
+
+import torch
+from hypothesis import strategies as st
+
+
+def lattice_points():
+    """The 24 unit vectors +-e_i and (+-1/2, +-1/2, +-1/2, +-1/2): many equal distances."""
+    axes = torch.eye(4, dtype=torch.float64)
+    halves = torch.tensor(list(itertools.product([-0.5, 0.5], repeat=4)), dtype=torch.float64)
+    return torch.cat([axes, -axes, halves])
+
+
+def random_points(seed, count=24, dim=5):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, dim, generator=generator, dtype=torch.float64)
+    x = x / x.norm(dim=1, keepdim=True)
+    return (x * 2**12).round() / 2**12
+
+
+def random_uniform(seed, n):
+    return torch.rand(n, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@st.composite
+def batches(draw):
+    """Embeddings and labels; drawn from few points and few classes, so that both repeat."""
+    points = draw(st.one_of(st.just(lattice_points()), st.integers(0, 99).map(random_points)))
+    rows = draw(st.lists(st.tuples(st.integers(0, 23), st.integers(0, 3)), min_size=1, max_size=9))
+    return points[[row for row, _ in rows]], torch.tensor([label for _, label in rows])
+
+
+def assert_same(loss, slow, x, parameters=()):
+    """Value and gradients, with respect to the embeddings and to ``parameters``, agree to 1e-9."""
+    results = []
+    for function in (loss, slow):
+        leaf = x.clone().requires_grad_()
+        value = function(leaf)
+        results.append([value, *torch.autograd.grad(value, [leaf, *parameters])])
+    for fast, twin in zip(*results, strict=True):
+        torch.testing.assert_close(fast, twin, rtol=0, atol=1e-9)
+
+
+def distance(u, v):
+    """The Euclidean distance, with gradient 0 at 0."""
+    square = ((u - v) ** 2).sum()
+    return square.sqrt() if square > 0 else square
+
+
+def participants(labels):
+    """(anchor, its positives, its negatives) for every anchor that has both."""
+    labels = labels.tolist()
+    for a, label in enumerate(labels):
+        positives = [i for i, other in enumerate(labels) if other == label and i != a]
+        negatives = [i for i, other in enumerate(labels) if other != label]
+        if positives and negatives:
+            yield a, positives, negatives
+
+
+def mean(terms, x):
+    return sum(terms) / len(terms) if terms else 0 * x.sum()
+
+
+def slow_draw(d, u, dim, cutoff):
+    """The number of the candidate that the inverse of the cumulative weights gives for ``u``, or None.
+
+    ``d`` maps each negative to its distance.
+    """
+
+    def log_weight(r):
+        r = max(r, 0.5)
+        return -(dim - 2) * math.log(r) - (dim - 3) / 2 * math.log(max(1 - r * r / 4, 2**-52))
+
+    candidates = [n for n in d if d[n] < cutoff]
+    if not candidates:
+        return None
+    highest = max(log_weight(d[n]) for n in candidates)
+    weights = [math.exp(log_weight(d[n]) - highest) for n in candidates]
+    reached = 0.0
+    for n, weight in zip(candidates, weights, strict=True):
+        reached += weight
+        if reached > u * sum(weights):
+            return n
+    return None
+
+
+def slow_margin(x, labels, uniform, alpha, betas):
+    """``betas`` has one entry for each row of the batch."""
+    terms = []
+    for a, positives, negatives in participants(labels):
+        d = {n: distance(x[a], x[n]).item() for n in negatives}
+        for p in positives:
+            attract = distance(x[a], x[p]) - betas[a] + alpha
+            terms += [attract] if attract > 0 else []
+            n = slow_draw(d, uniform[a, p].item(), x.shape[1], betas[a].item() + alpha)
+            if n is not None:
+                repel = betas[a] - distance(x[a], x[n]) + alpha
+                terms += [repel] if repel > 0 else []
+    return mean(terms, x) + 0 * sum(betas)
+
+
+def slow_semi_hard(d, positive, negatives):
+    """Of equally near negatives the first, of equally far ones the last; ``d`` is the anchor's row."""
+    farther = [n for n in negatives if d[n] > d[positive]]
+    if farther:
+        return min(farther, key=lambda n: (d[n], n))
+    return max(negatives, key=lambda n: (d[n], n))
+
+
+def slow_triplet(x, labels, alpha):
+    terms = []
+    for a, positives, negatives in participants(labels):
+        d2 = [((x[a] - x[i]) ** 2).sum() for i in range(len(x))]
+        for p in positives:
+            term = d2[p] - d2[slow_semi_hard([v.item() for v in d2], p, negatives)] + alpha
+            terms += [term] if term > 0 else []
+    return mean(terms, x)
+
+
+def slow_soft_triplet(x, labels):
+    terms = [
+        torch.log(1 + torch.exp(distance(x[a], x[p]) - distance(x[a], x[n])))
+        for a, positives, negatives in participants(labels)
+        for p in positives
+        for n in negatives
+    ]
+    return mean(terms, x)
+
+
+def slow_npairs(x, labels, scale):
+    terms = []
+    for a, positives, _ in participants(labels):
+        total = sum(torch.exp(scale * (x[a] @ x[j])) for j in range(len(x)) if j != a)
+        terms.append(mean([-torch.log(torch.exp(scale * (x[a] @ x[p])) / total) for p in positives], x))
+    return mean(terms, x) + 0 * scale

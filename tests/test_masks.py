@@ -1,0 +1,121 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from divconq.masks import Masks
+
+
+def slow_overlap(masks):
+    """Mean cosine over all ordered pairs, one pair at a time."""
+    rows = [row.relu() for row in masks.weight[: masks.k]]
+    cosines = [
+        a @ b / (a.norm() * b.norm()) for i, a in enumerate(rows) for j, b in enumerate(rows) if i != j
+    ]
+    return sum(cosines) / len(cosines)
+
+
+@pytest.mark.parametrize(("dim", "k_max"), [(8, 4), (512, 32), (7, 4), (5, 4), (64, 64), (100, 8)])
+def test_fixed_masks_stay_orthogonal_and_sum_to_ones(dim, k_max):
+    masks = Masks(dim, k_max, "fixed")
+    while masks.k < k_max:
+        before = masks.active()
+        masks.split_()
+        now = masks.active()
+        gram = now @ now.T
+        assert torch.equal(gram, gram.diagonal().diag())
+        assert gram.diagonal().min() >= 1
+        assert torch.equal(now.sum(0), torch.ones(dim))
+        assert torch.equal(now[0::2] + now[1::2], before), "children share out their parent's block"
+        assert torch.equal(masks.conquer(), torch.ones(dim))
+
+
+def test_fixed_blocks_are_the_papers():
+    masks = Masks(8, 4, "fixed")
+    masks.split_()
+    masks.split_()
+    assert torch.equal(masks.active(), torch.eye(4).repeat_interleave(2, dim=1))
+
+
+def test_right_after_a_learned_split_each_child_is_its_parent():
+    masks = Masks(16, 8)
+    f = torch.randn(5, 16)
+    for _ in range(3):
+        torch.nn.init.normal_(masks.weight[: masks.k])
+        parents = [F.normalize(masks.select(f, c)) for c in range(masks.k)]
+        masks.split_()
+        for child in range(masks.k):
+            assert torch.equal(F.normalize(masks.select(f, child)), parents[child // 2])
+    assert masks.k == 8
+
+
+def test_overlap_equals_its_definition_in_value_and_gradient():
+    masks = Masks(12, 8).double()
+    masks.split_()
+    masks.split_()
+    torch.nn.init.normal_(masks.weight)
+    fast, slow = masks.overlap(), slow_overlap(masks)
+    assert torch.allclose(fast, slow, atol=1e-12)
+    (a,), (b,) = torch.autograd.grad(fast, masks.weight), torch.autograd.grad(slow, masks.weight)
+    assert torch.allclose(a, b, atol=1e-12)
+    assert not a[4:].any(), "rows that are not in use get no gradient"
+
+
+def test_overlap_is_nothing_for_one_mask_and_for_masks_that_do_not_learn():
+    assert Masks(4, 4).overlap() == 0
+    for kind in ("fixed", "none"):
+        masks = Masks(4, 4, kind)
+        masks.split_()
+        assert masks.overlap() == 0
+        assert not list(masks.parameters())
+
+
+def test_overlap_survives_a_mask_that_relu_has_emptied():
+    masks = Masks(4, 2)
+    masks.split_()
+    with torch.no_grad():
+        masks.weight[1] = -1
+    masks.overlap().backward()
+    assert masks.weight.grad.isfinite().all()
+
+
+def test_conquer_sums_the_rectified_masks_in_use():
+    masks = Masks(3, 4)
+    masks.split_()
+    with torch.no_grad():
+        masks.weight.copy_(torch.tensor([[1.0, -1, 2], [3, 4, -5], [9, 9, 9], [9, 9, 9]]))
+    assert masks.conquer().tolist() == [4, 4, 2]
+    assert Masks(3, 4, conquer="plain").conquer().tolist() == [1, 1, 1]
+
+
+def test_select_takes_a_number_or_a_tensor():
+    masks = Masks(4, 2, "fixed")
+    masks.split_()
+    f = torch.randn(3, 4)
+    assert torch.equal(masks.select(f, 1), masks.select(f, torch.tensor(1)))
+    assert torch.equal(masks.select(f, 1)[:, :2], torch.zeros(3, 2))
+
+
+def test_the_count_is_saved():
+    masks = Masks(4, 4)
+    masks.split_()
+    other = Masks(4, 4)
+    other.load_state_dict(masks.state_dict())
+    assert other.k == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dim": 8, "k_max": 6}, "k_max must be a power of two, got 6; use 4 or 8"),
+        ({"dim": 3, "k_max": 4, "kind": "fixed"}, "dim must be at least k_max = 4, got 3"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Masks(**arguments)
+
+
+def test_no_more_splits_than_k_max():
+    masks = Masks(4, 1)
+    with pytest.raises(ValueError, match="all 1 masks are in use"):
+        masks.split_()

@@ -1,0 +1,222 @@
+import dataclasses
+import json
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from divconq.config import Config
+from divconq.data.batches import training_batches
+from divconq.data.sampler import plan_epoch
+from divconq.job import prepare
+from divconq.losses import LOSSES, make_loss
+from divconq.run import Run
+from divconq.train import epoch_seed, train
+
+TIMINGS = ("images_per_s", "seconds")
+
+
+def without_timings(records):
+    return [{name: value for name, value in record.items() if name not in TIMINGS} for record in records]
+
+
+def test_metrics_and_files_of_a_run(tiny, tmp_path):
+    records = train(dataclasses.replace(tiny, k_max=4, singletons="keep"), tmp_path / "run")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == records
+    assert [record["epoch"] for record in records] == [1, 2, 3, 4]
+    assert [record["k"] for record in records] == [1, 2, 4, 4]
+    for record in records:
+        for name in ("loss", "images_per_s", "recall@1", "recall@2", "map@r", "marp", "nmi", "r_precision"):
+            assert math.isfinite(record[name]), name
+        assert set(record["seconds"]) == {"train", "evaluate"} | ({"divide"} if record["epoch"] > 1 else set())
+    names = sorted(path.relative_to(tmp_path / "run").as_posix() for path in (tmp_path / "run").rglob("*.*"))
+    assert names == [
+        "best.pt", "config.yaml", "divisions/epoch_0001.safetensors", "divisions/epoch_0002.safetensors",
+        "divisions/epoch_0003.safetensors", "last.pt", "metrics.jsonl", "model.safetensors",
+    ]  # fmt: skip
+
+
+def test_partitions_and_masks_are_kept_at_every_division(tiny, tmp_path):
+    from safetensors.torch import load_file
+
+    train(dataclasses.replace(tiny, k_max=2, epochs=3), tmp_path / "run")
+    kept = load_file(tmp_path / "run" / "divisions" / "epoch_0001.safetensors")
+    assert kept["labels"].shape == (48,)
+    assert kept["labels"].unique().tolist() == [0, 1]
+    assert kept["masks"].shape == (2, 16)
+    assert torch.equal(kept["masks"][0], kept["masks"][1]), "children start as their parent"
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, "MultiSimilarityLoss"])
+def test_one_cluster_and_no_masks_is_plain_training_exactly(tiny, tmp_path, loss):
+    config = dataclasses.replace(tiny, k_max=1, masks="none", loss=loss, epochs=2, lr=1e-3)
+    train(config, tmp_path / "run")
+
+    job = prepare(config)  # the same data and the same initial weights
+    base = make_loss(loss, num_classes=len(job.train.names), dim=config.dim)
+    groups = [{"params": job.model.parameters(), "weight_decay": config.weight_decay}]
+    if list(base.parameters()):
+        groups.append({"params": base.parameters(), "lr": config.lr * config.loss_lr_scale})
+    adam = torch.optim.Adam(groups, lr=config.lr)
+    for epoch in range(config.epochs):
+        torch.manual_seed(epoch_seed(config.seed, epoch))
+        job.model.train()
+        everything = torch.zeros_like(job.train.labels)
+        plan = plan_epoch(job.train.labels, everything, 1, batch=config.batch, seed=config.seed, epoch=epoch)
+        for _, x, y in training_batches(
+            job.train, plan, job.changes, size=config.image_size, resize=config.resize,
+            seed=epoch_seed(config.seed, epoch), device=job.device,
+        ):  # fmt: skip
+            adam.zero_grad()
+            base(F.normalize(job.model(x)), y).backward()
+            adam.step()
+    trained = Run.open(tmp_path / "run").load()["model"]
+    for name, value in job.model.state_dict().items():
+        assert torch.equal(trained[name], value), name
+
+
+def test_two_runs_with_one_seed_are_the_same_and_another_seed_is_not(tiny, tmp_path):
+    first = train(tiny, tmp_path / "first")
+    assert without_timings(train(tiny, tmp_path / "second")) == without_timings(first)
+    other = train(dataclasses.replace(tiny, seed=1), tmp_path / "other")
+    assert without_timings(other) != without_timings(first)
+
+
+@pytest.mark.parametrize("stopped_after", [1, 2, 3])
+@pytest.mark.parametrize("loss", ["margin", "ProxyAnchorLoss"])
+def test_a_resumed_run_ends_as_one_that_was_never_stopped(tiny, tmp_path, stopped_after, loss):
+    whole = train(dataclasses.replace(tiny, loss=loss), tmp_path / "whole")
+    train(dataclasses.replace(tiny, loss=loss, epochs=stopped_after), tmp_path / "run")
+    resumed = train(dataclasses.replace(tiny, loss=loss), tmp_path / "run", resume=True)
+    assert without_timings(resumed) == without_timings(whole)
+    a, b = Run.open(tmp_path / "whole").load(), Run.open(tmp_path / "run").load()
+    for part in ("model", "masks", "loss"):
+        assert all(torch.equal(a[part][name], b[part][name]) for name in a[part]), part
+    assert torch.equal(a["partition"], b["partition"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"division": "flat"},
+        {"division": "random"},
+        {"masks": "fixed"},
+        {"masks": "none"},
+        {"cluster_on": "features"},
+        {"conquer": "plain"},
+        {"cluster_order": "round_robin"},
+        {"finetune_from": 2},
+        {"freeze_backbone_epochs": 1},
+        {"per_class": 2},
+        {"crop": "random_resized", "augmentation": "geom+color"},
+        {"augmentation": "color-heavy"},
+        {"val_classes": 2},
+        {"loss": "margin", "loss_args": {"learn_beta": True}},
+        {"precision": "bf16"},
+        {"eval_every": 2, "nmi": False},
+    ],
+    ids=lambda change: "-".join(f"{name}={value}" for name, value in change.items()),
+)
+def test_every_switch_trains(tiny, tmp_path, change):
+    records = train(dataclasses.replace(tiny, epochs=3, **change), tmp_path / "run")
+    assert all(math.isfinite(record["loss"]) for record in records)
+    assert 0 <= records[-1]["recall@1"] <= 1
+    if change.get("val_classes"):
+        assert "val_recall@1" in records[-1]
+    if change.get("division") == "flat":
+        assert [record["k"] for record in records] == [2, 2, 2]
+
+
+def test_masks_stand_still_in_fine_tuning(tiny, tmp_path):
+    config = dataclasses.replace(tiny, epochs=4, finetune_from=3)
+    train(dataclasses.replace(config, epochs=3), tmp_path / "run")
+    before = Run.open(tmp_path / "run").load()["masks"]["weight"]
+    train(config, tmp_path / "run", resume=True)
+    assert torch.equal(Run.open(tmp_path / "run").load()["masks"]["weight"], before)
+
+
+def test_the_backbone_rests_after_a_division(tiny, tmp_path):
+    config = dataclasses.replace(tiny, epochs=2, freeze_backbone_epochs=1)
+    train(dataclasses.replace(config, epochs=1), tmp_path / "run")
+    before = Run.open(tmp_path / "run").load()["model"]
+    train(config, tmp_path / "run", resume=True)
+    after = Run.open(tmp_path / "run").load()["model"]
+    assert torch.equal(before["backbone.0.weight"], after["backbone.0.weight"])
+    assert not torch.equal(before["head.weight"], after["head.weight"])
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_at_once(tiny, tmp_path, monkeypatch):
+    class Fails(torch.nn.Module):
+        calls = 0
+
+        def forward(self, z, labels):
+            Fails.calls += 1
+            return z.sum() * (float("nan") if Fails.calls == 3 else 1.0)
+
+    monkeypatch.setitem(LOSSES, "fails", Fails)
+    with pytest.raises(FloatingPointError, match=r"nan at epoch 1, step 3 of 4 \(cluster 0\): the embeddings are"):
+        train(dataclasses.replace(tiny, loss="fails"), tmp_path / "run")
+    assert Fails.calls == 3
+
+
+def test_a_network_that_diverges_is_told_from_a_loss_that_fails(tiny, tmp_path):
+    with pytest.raises(FloatingPointError, match="network's output is not finite, so training diverged; lower --lr"):
+        train(dataclasses.replace(tiny, lr=1e30), tmp_path / "run")
+
+
+def test_collapse_is_warned_of(tiny, tmp_path, monkeypatch):
+    class Contract(torch.nn.Module):
+        def forward(self, z, labels):
+            return (z - z[:1].detach()).square().sum()
+
+    monkeypatch.setitem(LOSSES, "contract", Contract)
+    with pytest.warns(UserWarning, match="the embeddings have collapsed at epoch"):
+        train(dataclasses.replace(tiny, loss="contract", k_max=1, epochs=6, lr=3e-3), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"k_max": 64}, "k_max must be at most the number of training images, 48, got 64"),
+        ({"batch": 49}, "batch must be at most the number of training images"),
+        ({"loss": "tripplet"}, "did you mean 'triplet'"),
+        ({"loss": "MultiSimilarity"}, "MultiSimilarityLoss"),
+        ({"loss": "margin", "loss_args": {"aplha": 1}}, "alpha"),
+        ({"backbone": "resnet_50"}, "unknown backbone"),
+        ({"data": "nowhere"}, "no dataset is called 'nowhere' and no folder is there"),
+        ({"division": "labels"}, "needs super-categories"),
+        ({"val_classes": 7}, "val_classes must leave at least two classes to train on: at most 6 of 8, got 7"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_written(tiny, tmp_path, change, message):
+    with pytest.raises(ValueError, match=message):
+        train(dataclasses.replace(tiny, **change), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_class_with_one_image_is_refused_dropped_or_kept(photos, tiny, tmp_path):
+    import shutil
+
+    shutil.copytree(photos, tmp_path / "photos" / "train")
+    shutil.copytree(photos, tmp_path / "photos" / "test")
+    for number in range(1, 6):
+        (tmp_path / "photos" / "train" / "class03" / f"{number}.png").unlink()
+    config = dataclasses.replace(tiny, data=str(tmp_path / "photos"))
+    with pytest.raises(ValueError, match=r"1 training classes have one image only \('class03'\).*--singletons drop"):
+        prepare(config)
+    assert len(prepare(dataclasses.replace(config, singletons="drop")).train) == 90
+    assert len(prepare(dataclasses.replace(config, singletons="keep")).train) == 91
+
+
+def test_cuda_without_a_gpu_is_a_clear_error(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="torch finds no GPU here; use --device cpu"):
+        train(dataclasses.replace(tiny, device="cuda"), tmp_path / "run")
+
+
+def test_config_is_what_the_run_was_trained_with(tiny, tmp_path):
+    train(dataclasses.replace(tiny, epochs=1), tmp_path / "run")
+    assert Run.open(tmp_path / "run").config == dataclasses.replace(tiny, epochs=1)
+    assert isinstance(Run.open(tmp_path / "run").config, Config)
