@@ -1,15 +1,16 @@
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # small work: threads that wait for each other only cost time
+
 import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from divconq.config import Config
 from divconq.presets import preset
-
-torch.set_num_threads(2)
 
 
 def write_photos(folder: Path, classes: int = 16, images: int = 6, size: int = 24) -> Path:

@@ -1,3 +1,4 @@
+import jaxtyping
 import pytest
 import torch
 
@@ -57,7 +58,8 @@ def test_members_are_found_as_by_a_search():
         assert members.tolist() == [i for i in range(40) if int(labels[i]) == c]
 
 
-def test_errors(unchecked):
+def test_errors(monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # so that our own errors are reached
     x = torch.ones(3, 2)
     with pytest.raises(ValueError, match="got 2 labels for 3 points"):
         bisect(x, torch.tensor([0, 0]), 1)

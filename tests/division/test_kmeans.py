@@ -1,5 +1,6 @@
 import sys
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
@@ -82,6 +83,13 @@ def test_a_settled_clustering_stops_early_and_stays(monkeypatch):
     assert torch.equal(labels, lloyd_faiss(x, x[::20], 100)[0])
 
 
+def test_an_unsettled_clustering_goes_on():
+    x = random_points(1000, 2, 0)
+    early, settled = lloyd_torch(x, x[:8], 10)[0], lloyd_torch(x, x[:8], 60)[0]
+    assert not torch.equal(early, settled)
+    assert torch.equal(settled, lloyd_faiss(x, x[:8], 60)[0])
+
+
 @pytest.mark.parametrize("spread", [0.1, 3.0])
 def test_as_good_as_scikit_learn(spread):
     """On average over seeds: one seed of either may settle in a worse place."""
@@ -132,15 +140,18 @@ def test_no_cluster_is_empty_even_among_duplicates(n, distinct, k, seed, torch_)
 
 
 def test_an_empty_cluster_is_seeded_again():
-    x = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
-    labels, _ = lloyd_torch(x, torch.tensor([[0.0], [500.0]]), 5)
+    x = torch.tensor([[100.0], [101.0], [110.0], [111.0]])
+    labels, _ = lloyd_torch(x, torch.tensor([[100.0], [500.0]]), 5)
     assert labels[0] == labels[1] != labels[2] == labels[3]
 
 
+@pytest.mark.parametrize("faiss", [True, False])
 @pytest.mark.parametrize("scale", [1e-30, 1e-3, 1e25, 1e38])
-def test_scale_and_origin_do_not_matter(scale):
+def test_scale_and_origin_do_not_matter(scale, faiss, monkeypatch):
+    if not faiss:
+        monkeypatch.setitem(sys.modules, "faiss", None)
     x, truth = blobs(3, 10, 4, seed=0)
-    for y in (x / x.abs().max() * scale, x + 1000):
+    for y in (x / x.abs().max() * scale, x + 100_000):
         assert len({(int(a), int(b)) for a, b in zip(kmeans(y, 3), truth, strict=True)}) == 3
 
 
@@ -174,7 +185,8 @@ def test_products_are_exact_inside_and_settings_come_back():
         torch.set_float32_matmul_precision("highest")
 
 
-def test_errors(unchecked):
+def test_errors(monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # so that our own errors are reached
     x = torch.ones(3, 2)
     for k, message in ((0, "k must be at least 1, got 0"), (4, "got k = 4 for 3 points; use a smaller k")):
         with pytest.raises(ValueError, match=message):

@@ -1,5 +1,6 @@
 from itertools import permutations
 
+import jaxtyping
 import pytest
 import torch
 
@@ -70,7 +71,8 @@ def test_empty_clusters_are_no_obstacle():
     assert match(nothing, nothing, 4).tolist() == []
 
 
-def test_errors(unchecked):
+def test_errors(monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # so that our own errors are reached
     labels = torch.tensor([0, 1])
     with pytest.raises(ValueError, match="same images, got 2 and 1"):
         match(labels, labels[:1], 2)

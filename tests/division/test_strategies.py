@@ -1,6 +1,7 @@
 import warnings
 from itertools import pairwise
 
+import jaxtyping
 import pytest
 import torch
 
@@ -208,7 +209,8 @@ def test_random_and_labels_do_not_warn():
             divide(strategy, None, Partition.whole(4), classes, k_max=4, seed=0, groups=classes)
 
 
-def test_errors(unchecked):
+def test_errors(monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # so that our own errors are reached
     x, classes, groups = images()
     whole = Partition.whole(N)
 

@@ -1,6 +1,7 @@
 import math
 import sys
 
+import jaxtyping
 import pytest
 import torch
 from torch.nn.functional import normalize
@@ -118,6 +119,14 @@ def test_queries_without_positive_are_counted_and_left_out():
     assert (scores["recall@1"], scores["recall@2"]) == (0, 1)
 
 
+def test_query_classes_the_gallery_lacks_are_left_out():
+    query_labels = torch.tensor([-9, 2, 3, 4, 99])
+    scores = retrieval_scores(
+        torch.rand(5, 2), query_labels, torch.rand(4, 2), torch.tensor([2, 2, 4, 4]), ks=(4,)
+    )
+    assert (scores["queries"], scores["queries_without_positive"], scores["recall@4"]) == (2, 3, 1)
+
+
 @pytest.mark.parametrize("sizes", [(300, 40, 2, 2, 1), (9,) * 40])
 def test_the_budget_does_not_matter(sizes):
     labels = sizes_to_labels(*sizes)
@@ -198,7 +207,8 @@ def test_nmi_takes_as_many_iterations_as_asked(monkeypatch):
     assert asked == [(3, 3)]
 
 
-def test_errors(unchecked):
+def test_errors(monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # so that our own errors are reached
     x, labels = torch.rand(5, 3), torch.tensor([0, 0, 1, 1, 1])
 
     def refused(message, *arguments, **options):
