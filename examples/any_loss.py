@@ -40,7 +40,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=2)
     epochs = parser.parse_args().epochs
-    for loss, arguments in (("supervised_contrast", {"temperature": 0.2}), ("MultiSimilarityLoss", {"alpha": 2})):
+    for loss, arguments in (
+        ("supervised_contrast", {"temperature": 0.2}),
+        ("MultiSimilarityLoss", {"alpha": 2}),
+    ):
         config = dataclasses.replace(
             preset("demo"), loss=loss, loss_args=arguments, epochs=epochs, divide_every=1, nmi=False
         )

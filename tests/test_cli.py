@@ -14,10 +14,9 @@ from divconq.model import load_model
 from divconq.presets import PRESETS
 from divconq.run import Run
 
-TINY = (
-    "--image-size 16 --resize 20 --backbone small --no-pretrained --dim 16 --batch 12 --epochs 2 --divide-every 1 "
-    "--k-max 2 --lr 1e-3 --workers 2 --device cpu"
-).split()
+TINY = ["--image-size", "16", "--resize", "20", "--backbone", "small", "--no-pretrained", "--dim", "16"]
+TINY += ["--batch", "12", "--epochs", "2", "--divide-every", "1", "--k-max", "2", "--lr", "1e-3"]
+TINY += ["--workers", "2", "--device", "cpu"]
 
 
 def refused(capsys, *argv, code=2):
@@ -142,7 +141,10 @@ def test_a_run_stopped_by_a_user_says_how_to_go_on(photos, tmp_path, capsys, mon
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("trian demo", "unknown command 'trian': choose one of train, eval, embed, presets; did you mean 'train'?"),
+        (
+            "trian demo",
+            "unknown command 'trian': choose one of train, eval, embed, presets; did you mean 'train'?",
+        ),
         ("train dmeo", "unknown preset 'dmeo': choose one of demo, cub"),
         ("train demo --k-mxa 4", "Perhaps you meant: --k-max"),
         ("train demo --k-max 6", "k_max must be a power of two, got 6; use 4 or 8"),
@@ -203,7 +205,19 @@ def test_a_run_with_an_imported_backbone_asks_for_the_file_again(photos, tmp_pat
         "def imported_net(pretrained=False, **kwargs):\n"
         "    return timm.create_model('resnet10t', **kwargs)\n"
     )
-    flags = ["--data", photos, "--out", tmp_path / "run", *TINY, "--image-size", 32, "--resize", 36, "--epochs", 1]
+    flags = [
+        "--data",
+        photos,
+        "--out",
+        tmp_path / "run",
+        *TINY,
+        "--image-size",
+        32,
+        "--resize",
+        36,
+        "--epochs",
+        1,
+    ]
     command = ["train", *flags, "--backbone", "imported_net", "--import", module]
     subprocess.run([sys.executable, "-m", "divconq", *map(str, command)], check=True, capture_output=True)
     message = refused(capsys, "eval", tmp_path / "run", "--device", "cpu")

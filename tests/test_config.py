@@ -59,5 +59,5 @@ def test_presets_hold_the_papers_table():
 
 
 def test_an_unknown_preset_names_the_nearest():
-    with pytest.raises(ValueError, match="unknown preset 'cubs'.*did you mean 'cub'"):
+    with pytest.raises(ValueError, match=r"unknown preset 'cubs'.*did you mean 'cub'"):
         preset("cubs")

@@ -80,7 +80,7 @@ def test_a_file_of_another_program_is_not_a_model(tmp_path):
 
 
 def test_unknown_backbone_names_the_nearest():
-    with pytest.raises(ValueError, match="unknown backbone 'resnet5o'.*did you mean.*resnet50"):
+    with pytest.raises(ValueError, match=r"unknown backbone 'resnet5o'.*did you mean.*resnet50"):
         make_model("resnet5o", 8)
 
 
@@ -91,7 +91,7 @@ def test_no_download_is_a_clear_error(monkeypatch):
         raise OSError("no route to host")
 
     monkeypatch.setattr(timm, "create_model", offline)
-    with pytest.raises(ValueError, match="could not be downloaded.*--backbone-weights"):
+    with pytest.raises(ValueError, match=r"could not be downloaded.*--backbone-weights"):
         make_model("resnet10t", 8, pretrained=True)
 
 

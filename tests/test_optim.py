@@ -43,4 +43,6 @@ def test_reset_starts_the_masks_anew_and_nothing_else():
     before = masks.weight.detach().clone()
     step()
     moved = (masks.weight - before)[0].abs()
-    assert torch.allclose(moved, torch.full_like(moved, 1e-2), rtol=1e-3), "a first step of Adam has the length of the rate"
+    assert torch.allclose(moved, torch.full_like(moved, 1e-2), rtol=1e-3), (
+        "a first step of Adam has the length of the rate"
+    )

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import pickle
@@ -17,7 +18,9 @@ def run(tmp_path):
 def test_a_folder_that_exists_is_refused_and_left_alone(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.txt").write_text("keep")
-    with pytest.raises(ValueError, match="exists already; choose another --out, or continue it with --resume"):
+    with pytest.raises(
+        ValueError, match="exists already; choose another --out, or continue it with --resume"
+    ):
         Run.create(tmp_path / "run", Config())
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["mine.txt"]
 
@@ -37,9 +40,10 @@ def test_the_log_is_one_object_an_epoch_and_can_be_rewound(run):
     with (run.folder / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 4, "lo')  # the power failed here
     assert [record["epoch"] for record in run.metrics()] == [1, 2, 3]
-    run.rewind(2)
+    run.rewind(2, dataclasses.replace(run.config, epochs=9))
     lines = (run.folder / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
+    assert Run.open(run.folder).config.epochs == 9
 
 
 def test_checkpoints_come_back(run):

@@ -30,7 +30,9 @@ def test_metrics_and_files_of_a_run(tiny, tmp_path):
     for record in records:
         for name in ("loss", "images_per_s", "recall@1", "recall@2", "map@r", "marp", "nmi", "r_precision"):
             assert math.isfinite(record[name]), name
-        assert set(record["seconds"]) == {"train", "evaluate"} | ({"divide"} if record["epoch"] > 1 else set())
+        assert set(record["seconds"]) == {"train", "evaluate"} | (
+            {"divide"} if record["epoch"] > 1 else set()
+        )
     names = sorted(path.relative_to(tmp_path / "run").as_posix() for path in (tmp_path / "run").rglob("*.*"))
     assert names == [
         "best.pt", "config.yaml", "divisions/epoch_0001.safetensors", "divisions/epoch_0002.safetensors",
@@ -156,13 +158,17 @@ def test_a_loss_that_is_not_finite_stops_the_run_at_once(tiny, tmp_path, monkeyp
             return z.sum() * (float("nan") if Fails.calls == 3 else 1.0)
 
     monkeypatch.setitem(LOSSES, "fails", Fails)
-    with pytest.raises(FloatingPointError, match=r"nan at epoch 1, step 3 of 4 \(cluster 0\): the embeddings are"):
+    with pytest.raises(
+        FloatingPointError, match=r"nan at epoch 1, step 3 of 4 \(cluster 0\): the embeddings are"
+    ):
         train(dataclasses.replace(tiny, loss="fails"), tmp_path / "run")
     assert Fails.calls == 3
 
 
 def test_a_network_that_diverges_is_told_from_a_loss_that_fails(tiny, tmp_path):
-    with pytest.raises(FloatingPointError, match="network's output is not finite, so training diverged; lower --lr"):
+    with pytest.raises(
+        FloatingPointError, match="network's output is not finite, so training diverged; lower --lr"
+    ):
         train(dataclasses.replace(tiny, lr=1e30), tmp_path / "run")
 
 
@@ -187,7 +193,10 @@ def test_collapse_is_warned_of(tiny, tmp_path, monkeypatch):
         ({"backbone": "resnet_50"}, "unknown backbone"),
         ({"data": "nowhere"}, "no dataset is called 'nowhere' and no folder is there"),
         ({"division": "labels"}, "needs super-categories"),
-        ({"val_classes": 7}, "val_classes must leave at least two classes to train on: at most 6 of 8, got 7"),
+        (
+            {"val_classes": 7},
+            "val_classes must leave at least two classes to train on: at most 6 of 8, got 7",
+        ),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_written(tiny, tmp_path, change, message):
@@ -204,7 +213,9 @@ def test_a_class_with_one_image_is_refused_dropped_or_kept(photos, tiny, tmp_pat
     for number in range(1, 6):
         (tmp_path / "photos" / "train" / "class03" / f"{number}.png").unlink()
     config = dataclasses.replace(tiny, data=str(tmp_path / "photos"))
-    with pytest.raises(ValueError, match=r"1 training classes have one image only \('class03'\).*--singletons drop"):
+    with pytest.raises(
+        ValueError, match=r"1 training classes have one image only \('class03'\).*--singletons drop"
+    ):
         prepare(config)
     assert len(prepare(dataclasses.replace(config, singletons="drop")).train) == 90
     assert len(prepare(dataclasses.replace(config, singletons="keep")).train) == 91
@@ -214,6 +225,17 @@ def test_cuda_without_a_gpu_is_a_clear_error(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="torch finds no GPU here; use --device cpu"):
         train(dataclasses.replace(tiny, device="cuda"), tmp_path / "run")
+
+
+def test_a_checkpoint_of_other_data_is_refused(tiny, tmp_path, photos):
+    train(dataclasses.replace(tiny, epochs=1), tmp_path / "run")
+    other = dataclasses.replace(tiny, test_classes=0.25)
+    with pytest.raises(
+        ValueError, match=r"it divides 48 training images, there are 72 now\); resume with those"
+    ):
+        train(other, tmp_path / "run", resume=True)
+    with pytest.raises(ValueError, match="the checkpoint does not fit the settings"):
+        train(dataclasses.replace(tiny, dim=8), tmp_path / "run", resume=True)
 
 
 def test_config_is_what_the_run_was_trained_with(tiny, tmp_path):

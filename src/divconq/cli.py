@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, TextIO, TypeVar
+from typing import Annotated, Any, Literal, NoReturn, TextIO
 
 import tyro
 import yaml
@@ -31,7 +31,6 @@ Every command explains its flags with --help, for example: divconq train cub --h
 """
 
 MAY_CHANGE = {"epochs", "device", "workers", "eval_every", "root", "data", "import_file"}
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ def train_command(argv: list[str]) -> None:
         start = from_yaml(_read(Path(resume) / "config.yaml"))
     else:
         start = preset(named or ("photos" if flag_value(argv, "--data") else "demo"))
-    parsed = _parse(TrainArguments, argv, "train", TrainArguments(start))
+    parsed = tyro.cli(TrainArguments, args=argv, prog="divconq train", default=TrainArguments(start))
     config = dataclasses.replace(
         parsed.config,
         data=_absolute(parsed.config.data),
@@ -144,7 +143,9 @@ def train_command(argv: list[str]) -> None:
         refused = {name: pair for name, pair in differences(start, config).items() if name not in MAY_CHANGE}
         if refused:
             listed = "; ".join(f"{name} from {old} to {new}" for name, (old, new) in refused.items())
-            raise ValueError(f"a resumed run keeps its settings, but these would change: {listed}; start a new run")
+            raise ValueError(
+                f"a resumed run keeps its settings, but these would change: {listed}; start a new run"
+            )
     out = parsed.resume or parsed.out or _free_folder(named or Path(config.data).name)
 
     from divconq import train as training
@@ -160,7 +161,7 @@ def train_command(argv: list[str]) -> None:
 
 def eval_command(argv: list[str]) -> None:
     """``divconq eval``."""
-    parsed = _parse(EvalArguments, argv, "eval")
+    parsed = tyro.cli(EvalArguments, args=argv, prog="divconq eval")
     from divconq.inference import TrainedRun
     from divconq.report import score_table
 
@@ -171,7 +172,7 @@ def eval_command(argv: list[str]) -> None:
 
 def embed_command(argv: list[str]) -> None:
     """``divconq embed``."""
-    parsed = _parse(EmbedArguments, argv, "embed")
+    parsed = tyro.cli(EmbedArguments, args=argv, prog="divconq embed")
     if parsed.out.suffix != ".npz":
         raise ValueError(f"--out must end in .npz, got {parsed.out.name!r}")
     if parsed.out.exists():
@@ -247,11 +248,6 @@ def flag_value(argv: list[str], flag: str) -> str | None:
     return None
 
 
-def _parse(kind: type[T], argv: list[str], name: str, default: T | None = None) -> T:
-    extra = {} if default is None else {"default": default}
-    return tyro.cli(kind, args=argv, prog=f"divconq {name}", **extra)
-
-
 def _free_folder(name: str) -> Path:
     folder, number = Path("runs") / name, 2
     while folder.exists():
@@ -265,7 +261,9 @@ def _absolute(data: str) -> str:
 
 def _read(path: Path) -> str:
     if not path.is_file():
-        raise ValueError(f"{path.parent} is not a run folder: it has no {path.name}; name the --out of a training run")
+        raise ValueError(
+            f"{path.parent} is not a run folder: it has no {path.name}; name the --out of a training run"
+        )
     return path.read_text()
 
 

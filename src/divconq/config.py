@@ -200,11 +200,13 @@ def from_yaml(text: str) -> Config:
     fields = {field.name: field for field in dataclasses.fields(Config)}
     unknown = sorted(str(name) for name in values if name not in fields)
     if unknown:
-        raise ValueError(f"unknown settings {', '.join(unknown)}; it was written by another version of divconq")
+        raise ValueError(
+            f"unknown settings {', '.join(unknown)}; it was written by another version of divconq"
+        )
     return Config(**{name: _restore(fields[name].type, value) for name, value in values.items()})
 
 
-def _restore(kind: Any, value: object) -> object:  # noqa: ANN401
+def _restore(kind: Any, value: object) -> Any:  # noqa: ANN401
     """YAML knows neither tuples nor paths."""
     if isinstance(value, list):
         return tuple(value)

@@ -42,7 +42,9 @@ class TrainedRun:
         dataset, _ = open_data(config)
         return search_scores(config, self.model, None, dataset.test, dataset.gallery, progress="embedding")
 
-    def embed(self, data: str, split: Literal["train", "test", "gallery"] = "test") -> tuple[Tensor, ImageSet]:
+    def embed(
+        self, data: str, split: Literal["train", "test", "gallery"] = "test"
+    ) -> tuple[Tensor, ImageSet]:
         """Unit vectors of one part of a dataset, or of every image below a folder."""
         if is_dataset(data):
             dataset, _ = open_data(dataclasses.replace(self.config, data=data, val_classes=0))
@@ -65,6 +67,7 @@ class TrainedRun:
 
 def save_embeddings(path: Path, embeddings: Tensor, images: ImageSet) -> None:
     """Write an .npz with ``embeddings``, ``labels``, ``names`` (of the labels) and ``paths``, whole or not at all."""
+
     def write(target: Path) -> None:
         with target.open("wb") as file:
             np.savez_compressed(

@@ -112,7 +112,9 @@ def pick_device(name: str) -> torch.device:
     device(type='cpu')
     """
     if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is cuda, but torch finds no GPU here; use --device cpu, or install a CUDA build of torch")
+        raise ValueError(
+            "device is cuda, but torch finds no GPU here; use --device cpu, or install a CUDA build of torch"
+        )
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
 
 
@@ -146,7 +148,9 @@ def open_data(config: Config) -> tuple[Dataset, ImageSet | None]:
             f"division 'labels' needs super-categories, and {config.data!r} has none; use --division progressive"
         )
     whole = torch.zeros_like(train.labels)
-    plan_epoch(train.labels, whole, 1, batch=config.batch, per_class=config.per_class, seed=config.seed, epoch=0)
+    plan_epoch(
+        train.labels, whole, 1, batch=config.batch, per_class=config.per_class, seed=config.seed, epoch=0
+    )
     return Dataset(data.name, train, data.test, data.gallery), validation
 
 

@@ -4,6 +4,7 @@ import difflib
 import importlib.util
 import json
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -11,10 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from divconq.weights import load_backbone, read_safetensors
+
 Pooling = Literal["avg", "max", "avgmax"]
 TIMM_POOLING: dict[Pooling, str] = {"avg": "avg", "max": "max", "avgmax": "catavgmax"}
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-CLASSIFIERS = ("fc.", "classifier.", "head.", "last_linear.")
 RGB = tuple[float, float, float]
 
 
@@ -30,7 +32,7 @@ class SmallNet(nn.Sequential):
     def __init__(self) -> None:
         widths = (3, 32, 64, 112, self.num_features)
         layers: list[nn.Module] = []
-        for before, after in zip(widths, widths[1:], strict=False):
+        for before, after in pairwise(widths):
             layers += [
                 nn.Conv2d(before, after, 3, stride=2, padding=1, bias=False),
                 nn.GroupNorm(8, after),
@@ -154,13 +156,16 @@ def _timm(backbone: str, pooling: Pooling, pretrained: bool) -> tuple[nn.Module,
         )
     except Exception as error:
         if not pretrained:
-            raise ValueError(f"timm could not build {backbone!r} with pooling {pooling!r}: {error}") from error
+            raise ValueError(
+                f"timm could not build {backbone!r} with pooling {pooling!r}: {error}"
+            ) from error
         raise ValueError(
             f"the pretrained weights of {backbone!r} could not be downloaded ({type(error).__name__}: {error}); "
             "name a local file with --backbone-weights FILE.safetensors, or start without by --no-pretrained"
         ) from error
-    settings = network.pretrained_cfg
-    features = int(getattr(network, "head_hidden_size", 0) or network.num_features)
+    built: Any = network
+    settings = built.pretrained_cfg
+    features = int(getattr(built, "head_hidden_size", 0) or built.num_features)
     features *= 2 if pooling == "avgmax" else 1
     return (
         network,
@@ -170,46 +175,14 @@ def _timm(backbone: str, pooling: Pooling, pretrained: bool) -> tuple[nn.Module,
     )
 
 
-def load_backbone(network: nn.Module, path: Path) -> dict[str, str]:
-    """Fill a backbone from a safetensors file (classifier weights are left out); returns its metadata."""
-    state, metadata = read_safetensors(path)
-    wanted = network.state_dict()
-    state = {name: value for name, value in state.items() if name in wanted or not name.startswith(CLASSIFIERS)}
-    missing = sorted(name for name in wanted if name not in state and not name.endswith("num_batches_tracked"))
-    foreign = sorted(name for name in state if name not in wanted)
-    shapes = sorted(
-        name for name, value in state.items() if name in wanted and value.shape != wanted[name].shape
-    )
-    if missing or foreign or shapes:
-        counts = f"{len(missing)} missing, {len(foreign)} unknown, {len(shapes)} of another shape"
-        example = (missing or foreign or shapes)[0]
-        raise ValueError(
-            f"{path} does not fit the backbone ({counts}, for example {example!r}); "
-            f"it was made for {metadata.get('architecture', 'another architecture')!r}: set --backbone to match"
-        )
-    network.load_state_dict(state, strict=False)
-    return metadata
-
-
-def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """All tensors and the metadata of a safetensors file; a damaged one is a ValueError."""
-    from safetensors import SafetensorError, safe_open
-
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}; name an existing .safetensors file")
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is not a whole safetensors file ({error}); copy or make it again") from error
-
-
 def _colour(metadata: dict[str, str], name: str, default: RGB) -> RGB:
     if name not in metadata:
         return default
     values = [float(value) for value in metadata[name].split(",")]
     if len(values) != 3:
-        raise ValueError(f"the file's {name} must be three numbers, got {metadata[name]!r}; give --{name} R G B")
+        raise ValueError(
+            f"the file's {name} must be three numbers, got {metadata[name]!r}; give --{name} R G B"
+        )
     return cast(RGB, tuple(values))
 
 

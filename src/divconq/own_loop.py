@@ -76,7 +76,9 @@ class DivideAndConquer(nn.Module):
             self.divide(embed(), seed=self.seed + epoch)
         sampler = getattr(loader, "batch_sampler", loader)
         if not isinstance(sampler, ClusterBatches):
-            raise ValueError("the loader must draw batches of one cluster: build it with batch_sampler=dc.batches(...)")
+            raise ValueError(
+                "the loader must draw batches of one cluster: build it with batch_sampler=dc.batches(...)"
+            )
         sampler.plan = sampler.make_plan(epoch)
         yield from zip(sampler.plan.clusters.tolist(), loader, strict=True)
 

@@ -29,7 +29,9 @@ def score_table(scores: Mapping[str, float]) -> str:
     lines = [f"{title(name):<12}{100 * value:7.2f}" for name, value in scores.items() if _is_score(name)]
     lines.append(f"{'queries':<12}{scores['queries']:7.0f}")
     if scores.get("queries_without_positive"):
-        lines.append(f"left out: {scores['queries_without_positive']:.0f} queries have no image of their class to find")
+        lines.append(
+            f"left out: {scores['queries_without_positive']:.0f} queries have no image of their class to find"
+        )
     return "\n".join(lines)
 
 
@@ -43,7 +45,10 @@ def summary(records: Sequence[Mapping[str, Any]], chosen_by: str, out: Path) -> 
         rows.append((f"{label} (epoch {record['epoch']})", *(f"{100 * record[name]:.2f}" for name in names)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     table = [
-        "  ".join(cell.ljust(width) if column == 0 else cell.rjust(width) for column, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
         for row in rows
     ]
     seconds: dict[str, float] = {}
@@ -51,7 +56,9 @@ def summary(records: Sequence[Mapping[str, Any]], chosen_by: str, out: Path) -> 
         for phase, spent in record["seconds"].items():
             seconds[phase] = seconds.get(phase, 0.0) + spent
     total = sum(seconds.values())
-    phases = ", ".join(f"{phase} {spent:.1f} s ({100 * spent / total:.0f}%)" for phase, spent in seconds.items())
+    phases = ", ".join(
+        f"{phase} {spent:.1f} s ({100 * spent / total:.0f}%)" for phase, spent in seconds.items()
+    )
     where = "classes held out of training" if chosen_by.startswith("val_") else "the test classes"
     return "\n".join(
         [

@@ -47,7 +47,9 @@ class Run:
         """A run that was started before."""
         file = folder / "config.yaml"
         if not file.is_file():
-            raise ValueError(f"{folder} is not a run folder: it has no config.yaml; name the --out of a training run")
+            raise ValueError(
+                f"{folder} is not a run folder: it has no config.yaml; name the --out of a training run"
+            )
         try:
             return cls(folder, from_yaml(file.read_text()))
         except (ValueError, TypeError) as error:
@@ -68,10 +70,11 @@ class Run:
                 break
         return records
 
-    def rewind(self, epochs: int) -> None:
-        """Forget what was logged after the first ``epochs``: it will be logged again."""
+    def rewind(self, epochs: int, config: Config) -> None:
+        """Forget what was logged after the first ``epochs``, and go on from there with ``config``."""
         kept = [json.dumps(record) + "\n" for record in self.metrics() if record["epoch"] <= epochs]
         write_atomically(self.folder / "metrics.jsonl", lambda path: path.write_text("".join(kept)))
+        write_atomically(self.folder / "config.yaml", lambda path: path.write_text(to_yaml(config)))
 
     def save_division(self, epoch: int, labels: Tensor, masks: Masks) -> None:
         """Keep a partition and the masks it starts with, for later analysis."""
@@ -90,11 +93,15 @@ class Run:
         """A checkpoint's contents, on the CPU; nothing in the file is executed."""
         path = self.folder / f"{which}.pt"
         if not path.is_file():
-            raise ValueError(f"{self.folder} holds no {which}.pt: it stopped before its first epoch; train it anew")
+            raise ValueError(
+                f"{self.folder} holds no {which}.pt: it stopped before its first epoch; train it anew"
+            )
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # a damaged or hostile file fails in many ways
-            raise ValueError(f"{path} is damaged or not a checkpoint ({type(error).__name__}); {_remedy(which)}") from error
+            raise ValueError(
+                f"{path} is damaged or not a checkpoint ({type(error).__name__}); {_remedy(which)}"
+            ) from error
         if not isinstance(state, dict) or state.get("format") != FORMAT:
             raise ValueError(f"{path} is not a checkpoint of this version of divconq; {_remedy(which)}")
         return dict(state)
@@ -102,7 +109,10 @@ class Run:
     def export(self, model: Embedder, mask: Tensor) -> None:
         """Write ``model.safetensors``: the network with the conquered mask folded into its head."""
         final = copy.deepcopy(model).cpu().fold_(mask.detach().cpu())
-        settings = {name: getattr(self.config, name) for name in ("backbone", "dim", "pooling", "image_size", "resize")}
+        settings = {
+            name: getattr(self.config, name)
+            for name in ("backbone", "dim", "pooling", "image_size", "resize")
+        }
         write_atomically(self.folder / "model.safetensors", lambda path: save_model(final, path, settings))
 
     def model(self, which: Literal["last", "best"] = "last") -> Embedder:

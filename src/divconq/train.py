@@ -10,7 +10,7 @@ from divconq.config import Config
 from divconq.data.batches import training_batches
 from divconq.data.sampler import plan_epoch
 from divconq.division import NEEDS_EMBEDDINGS, Partition, divide
-from divconq.job import prepare
+from divconq.job import Job, prepare
 from divconq.optim import reset_moments
 from divconq.progress import Clock, Progress
 from divconq.run import Run
@@ -25,13 +25,8 @@ def train(config: Config, out: Path, *, resume: bool = False) -> list[dict[str, 
     partition, first, best = Partition.whole(len(images)), 0, -math.inf
     if resume:
         run = Run.open(out)
-        state = run.load("last")
-        model.load_state_dict(state["model"])
-        masks.load_state_dict(state["masks"])
-        job.loss.load_state_dict(state["loss"])
-        optimizer.load_state_dict(state["optimizer"])
-        partition, first, best = Partition(state["partition"], state["k"]), state["epoch"], state["best"]
-        run.rewind(first)
+        partition, first, best = restore(job, run.load("last"))
+        run.rewind(first, config)
     else:
         run = Run.create(out, config)
 
@@ -87,7 +82,7 @@ def train(config: Config, out: Path, *, resume: bool = False) -> list[dict[str, 
                 progress.step(watch.latest)
             mean_loss = watch.mean()
 
-        record = {
+        record: dict[str, Any] = {
             "epoch": epoch + 1,
             "k": partition.k,
             "loss": mean_loss,
@@ -122,6 +117,26 @@ def train(config: Config, out: Path, *, resume: bool = False) -> list[dict[str, 
     return run.metrics()
 
 
+def restore(job: Job, state: dict[str, Any]) -> tuple[Partition, int, float]:
+    """Fill network, masks, loss and optimiser from a checkpoint; returns the partition, epoch and best score."""
+    try:
+        job.model.load_state_dict(state["model"])
+        job.masks.load_state_dict(state["masks"])
+        job.loss.load_state_dict(state["loss"])
+        job.optimizer.load_state_dict(state["optimizer"])
+        partition = Partition(state["partition"], state["k"])
+        if len(partition.labels) != len(job.train):
+            raise ValueError(
+                f"it divides {len(partition.labels)} training images, there are {len(job.train)} now"
+            )
+        return partition, state["epoch"], state["best"]
+    except (KeyError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"the checkpoint does not fit the settings and the data ({reason}); resume with those it was made with"
+        ) from error
+
+
 def divides(config: Config, epoch: int) -> bool:
     """Whether the data is divided before this epoch: every E epochs, a flat division also at the start.
 
@@ -139,11 +154,11 @@ def backbone_rests(config: Config, epoch: int) -> bool:
     [4, 8]
     """
     return any(
-        divides(config, recent) for recent in range(max(0, epoch - config.freeze_backbone_epochs + 1), epoch + 1)
+        divides(config, recent)
+        for recent in range(max(0, epoch - config.freeze_backbone_epochs + 1), epoch + 1)
     )
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
     """One number for all that is random in an epoch, so that a resumed run draws the same."""
     return (seed * 1_000_003 + epoch) % 2**63
-

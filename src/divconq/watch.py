@@ -41,7 +41,8 @@ loss itself failed; lower its scale or margin, or choose another --loss
         if not recent.all():
             step = self.checked + int((~recent).nonzero()[0])
             cause = (
-                "the embeddings are finite, so the loss itself failed; lower its scale or margin, or choose another --loss"
+                "the embeddings are finite, so the loss itself failed; "
+                "lower its scale or margin, or choose another --loss"
                 if self.finite[step]
                 else "the network's output is not finite, so training diverged; lower --lr"
             )

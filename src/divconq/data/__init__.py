@@ -47,7 +47,9 @@ def open_dataset(
         raise ValueError("no data was named; add --data FOLDER, a folder of class folders")
     near = difflib.get_close_matches(name, ("demo", *BENCHMARKS), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"no dataset is called {name!r} and no folder is there; name demo or a folder of photos{hint}")
+    raise ValueError(
+        f"no dataset is called {name!r} and no folder is there; name demo or a folder of photos{hint}"
+    )
 
 
 def is_dataset(name: str) -> bool:

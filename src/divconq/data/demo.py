@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 from divconq.data.protocol import Dataset, ImageSet, InMemory
 from divconq.data.render import BACKGROUNDS, PATTERNS, Beetles, render
 
-TRAIN_SPECIES, TEST_SPECIES = 10, 5  # of each family
+SPECIES, TRAINED = 15, 10  # of each family, and how many of them are for training
 IMAGES = 30  # of each species
 FAVOURITE = 0.8  # how often a training species is met in its favourite circumstances
 MUTATION = 0.5  # how often a trait is redrawn when a species descends from another
@@ -65,7 +65,7 @@ PLAIN = tuple(PATTERNS).index("plain")
 MODES = ("male", "female", "young")
 
 CASTS = ((1.0, 1.0, 1.0), (1.08, 1.0, 0.88), (0.90, 0.98, 1.10), (0.94, 1.06, 0.92), (1.06, 0.94, 1.04))
-HEADINGS = (0.0, 0.35, 0.7, 1.05, 1.4)  # radians from straight up, to either side
+HEADINGS = (0.0, 0.3, 0.6, 0.9, 1.2)  # radians from straight up, to either side
 TILTS = ((0.0, 0.4), (0.5, 0.0), (0.2, -0.4), (0.5, 0.3), (0.0, 0.0))  # pitch and roll, radians
 SCALES = (0.88, 0.98, 1.08)
 LIGHTS = (0.0, 1.0, 2.1, 3.1)  # radians from straight up, to either side
@@ -92,11 +92,8 @@ def demo(seed: int = 0) -> Dataset:
     """
     generator = torch.Generator().manual_seed(seed)
     species = _species(generator)
-    count = TRAIN_SPECIES + TEST_SPECIES
-    order = torch.stack(
-        [torch.randperm(count, generator=generator) + i * count for i in range(len(FAMILIES))]
-    )
-    train, test = order[:, :TRAIN_SPECIES].flatten(), order[:, TRAIN_SPECIES:].flatten()
+    family = torch.arange(len(FAMILIES) * SPECIES).reshape(len(FAMILIES), SPECIES)
+    train, test = family[:, :TRAINED].flatten(), family[:, TRAINED:].flatten()
     return Dataset(
         "demo",
         _photograph("train", species, train, FAVOURITE, generator),
@@ -107,27 +104,26 @@ def demo(seed: int = 0) -> Dataset:
 def _species(generator: Generator) -> dict[str, Tensor]:
     """Draw the traits of every species, family by family; a livery has a column for each mode."""
     levels = torch.tensor([*TRAITS.values(), *(n for n in LIVERY.values() for _ in MODES)])
-    families = [_descend(levels, TRAIN_SPECIES + TEST_SPECIES, generator) for _ in FAMILIES]
-    table = torch.cat(families).T
-    liveries = table[len(TRAITS) :].unflatten(0, (len(LIVERY), len(MODES))).transpose(1, 2)
-    species = dict(zip(TRAITS, table, strict=False)) | dict(zip(LIVERY, liveries, strict=True))
+    table = torch.cat([_descend(levels, generator) for _ in FAMILIES]).T
+    traits, liveries = table[: len(TRAITS)], table[len(TRAITS) :].unflatten(0, (len(LIVERY), len(MODES)))
+    species = dict(zip(TRAITS, traits, strict=True)) | dict(zip(LIVERY, liveries.mT, strict=True))
     male, female, _ = species["pattern"].T
     female = (male + 1 + female % (LIVERY["pattern"] - 1)) % LIVERY["pattern"]
     species["pattern"] = torch.stack([male, female, torch.full_like(male, PLAIN)], 1)
-    species["family"] = torch.arange(len(FAMILIES)).repeat_interleave(TRAIN_SPECIES + TEST_SPECIES)
+    species["family"] = torch.arange(len(FAMILIES)).repeat_interleave(SPECIES)
     species["modes"] = torch.randint(2, 4, (len(male),), generator=generator)
     species["place"] = torch.cat([torch.randperm(len(PLACES), generator=generator) for _ in FAMILIES])
     return species
 
 
-def _descend(levels: Int64[Tensor, " t"], count: int, generator: Generator) -> Int64[Tensor, "count t"]:
-    """Grow a family: each species descends from an earlier one, with some of its traits redrawn."""
-    traits = (torch.rand(count, len(levels), generator=generator) * levels).long()
-    for child in range(1, count):
+def _descend(levels: Int64[Tensor, " t"], generator: Generator) -> Int64[Tensor, "s t"]:
+    """Grow a family in random order: a species descends from another, with some of its traits redrawn."""
+    traits = (torch.rand(SPECIES, len(levels), generator=generator) * levels).long()
+    for child in range(1, SPECIES):
         parent = int(torch.randint(child, (1,), generator=generator))
         inherited = torch.rand(len(levels), generator=generator) > MUTATION
         traits[child] = torch.where(inherited, traits[parent], traits[child])
-    return traits
+    return traits[torch.randperm(SPECIES, generator=generator)]
 
 
 def _photograph(
@@ -139,11 +135,10 @@ def _photograph(
 ) -> ImageSet:
     """Take all images of the chosen species."""
     labels = torch.arange(len(chosen)).repeat_interleave(IMAGES)
-    shown = chosen[labels]
-    nth = torch.arange(IMAGES).repeat(len(chosen))
+    shown, nth = chosen[labels], torch.arange(IMAGES).repeat(len(chosen))
     mode = nth % species["modes"][shown]
-    factors = {name: species[name][shown] for name in ("family", *TRAITS)}
-    factors |= {"mode": mode} | {name: species[name][shown, mode] for name in LIVERY}
+    factors = {name: species[name][shown] for name in ("family", *TRAITS)} | {"mode": mode}
+    factors |= {name: species[name][shown, mode] for name in LIVERY}
     factors |= _circumstances(labels, favour, generator)
     names = tuple(_name(species, int(s)) for s in chosen)
     slugs = [name.replace(" ", "-") for name in names]
@@ -154,8 +149,8 @@ def _photograph(
 
 def _name(species: Mapping[str, Tensor], s: int) -> str:
     """Name a species by how the male looks, its place and its family: "violet-banded dune weevil"."""
-    palette = DARK if species["inverted"][s, 0] else BRIGHT
-    colour = tuple(palette)[int(species["ground" if species["inverted"][s, 0] else "marking"][s, 0])]
+    palette, pigment = (DARK, "ground") if species["inverted"][s, 0] else (BRIGHT, "marking")
+    colour = tuple(palette)[int(species[pigment][s, 0])]
     pattern = tuple(PATTERNS)[int(species["pattern"][s, 0])]
     family = tuple(FAMILIES)[int(species["family"][s])]
     return f"{colour}-{pattern} {PLACES[int(species['place'][s])]} {family}"

@@ -1,0 +1,47 @@
+"""Weights in safetensors files: read without executing anything, refused with a reason."""
+
+from pathlib import Path
+
+from torch import Tensor, nn
+
+CLASSIFIERS = ("fc.", "classifier.", "head.", "last_linear.")
+
+
+def load_backbone(network: nn.Module, path: Path) -> dict[str, str]:
+    """Fill a backbone from a safetensors file (classifier weights are left out); returns its metadata."""
+    state, metadata = read_safetensors(path)
+    wanted = network.state_dict()
+    state = {
+        name: value for name, value in state.items() if name in wanted or not name.startswith(CLASSIFIERS)
+    }
+    missing = sorted(
+        name for name in wanted if name not in state and not name.endswith("num_batches_tracked")
+    )
+    foreign = sorted(name for name in state if name not in wanted)
+    shapes = sorted(
+        name for name, value in state.items() if name in wanted and value.shape != wanted[name].shape
+    )
+    if missing or foreign or shapes:
+        counts = f"{len(missing)} missing, {len(foreign)} unknown, {len(shapes)} of another shape"
+        example = (missing or foreign or shapes)[0]
+        raise ValueError(
+            f"{path} does not fit the backbone ({counts}, for example {example!r}); "
+            f"it was made for {metadata.get('architecture', 'another architecture')!r}: set --backbone to match"
+        )
+    network.load_state_dict(state, strict=False)
+    return metadata
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """All tensors and the metadata of a safetensors file; a damaged one is a ValueError."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}; name an existing .safetensors file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ValueError(
+            f"{path} is not a whole safetensors file ({error}); copy or make it again"
+        ) from error
