@@ -25,15 +25,15 @@ __all__ = [
 def open_dataset(
     name: str, *, size: int = 256, test_classes: float = 0.5, workers: int = 4, seed: int = 0
 ) -> Dataset:
-    """The dataset called ``name``: demo, or the path of a folder of photos.
+    """The dataset called ``name``: demo (or demo:1, demo:2, ... with other species), or a folder of photos.
 
     >>> len(open_dataset("demo").test.names)
     40
     """
-    if name == "demo":
+    if _is_demo(name):
         from divconq.data.demo import demo
 
-        return demo()
+        return demo(seed=int(name.partition(":")[2] or 0))
     if name and Path(name).is_dir():
         from divconq.data.folder import folder
 
@@ -52,10 +52,15 @@ def open_dataset(
     )
 
 
+def _is_demo(name: str) -> bool:
+    kind, colon, seed = name.partition(":")
+    return kind == "demo" and (not colon or seed.isdecimal())
+
+
 def is_dataset(name: str) -> bool:
     """Whether ``name`` is a dataset with splits, rather than just a folder of images."""
     path = Path(name)
-    return name in ("demo", *BENCHMARKS) or (path / "train").is_dir() or (path / "test").is_dir()
+    return _is_demo(name) or name in BENCHMARKS or (path / "train").is_dir() or (path / "test").is_dir()
 
 
 def drop_singletons(images: ImageSet) -> ImageSet:

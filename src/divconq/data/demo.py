@@ -88,7 +88,11 @@ def demo(seed: int = 0) -> Dataset:
 
     A species has two or three visual modes (male, female, some also young): one shape, different colours and
     patterns. In training most images of a species share its favourite background, viewpoint, colour cast,
-    scale and lighting; in the test images these say nothing of the species.
+    scale and lighting; in the test images these say nothing of the species. ``factors`` holds all of it.
+
+    >>> data = demo()
+    >>> len(data.train), len(data.test), len(data.train.names), len(data.test.names)
+    (2400, 1200, 80, 40)
     """
     generator = torch.Generator().manual_seed(seed)
     species = _species(generator)

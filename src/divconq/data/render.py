@@ -115,7 +115,11 @@ def _rgb(values: Float[Tensor, "b 3"]) -> Float[Tensor, "b 3 1 1"]:
 
 
 def _norm(x: Tensor, y: Tensor) -> Tensor:
-    return (x * x + y * y).sqrt()  # several times as fast as torch.hypot
+    return (x * x + y * y).sqrt()  # twice as fast as torch.hypot
+
+
+def _power(x: Field, exponent: Row) -> Field:
+    return torch.exp2(_map(exponent) * torch.log2(x))  # twice as fast as torch.pow
 
 
 def _noise(count: int, cells: int, generator: Generator) -> Field:
@@ -152,16 +156,12 @@ def _look_up(table: Mapping[str, tuple[tuple[float, ...], ...]], index: Int64[Te
 class _Dome:
     """A rounded box on the midline, bulging towards the viewer; ``rim`` is 0 in the middle, 1 at its edge."""
 
-    def __init__(
-        self, u: Field, v: Field, width: Row, length: Row, taper: float | Row = 0.0, power: float | Row = 2.0
-    ) -> None:
+    def __init__(self, u: Field, v: Field, width: Row, length: Row, taper: Row, power: Row) -> None:
         """``taper`` is how much wider the front is than the middle, ``power`` 2 for an ellipse."""
         self.along = v / _map(length)
-        width_here = (1 + torch.as_tensor(taper).reshape(-1, 1, 1) * self.along.clamp(-1, 1)) * _map(width)
-        self.across = u / width_here
-        p = torch.as_tensor(power).reshape(-1, 1, 1)
-        self.rim = (self.across.abs().pow(p) + self.along.abs().pow(p) + 1e-6).pow(1 / p)
-        self.distance = _norm(u, v) * (1 - 1 / self.rim)
+        self.across = u / ((1 + _map(taper) * self.along.clamp(-1, 1)) * _map(width))
+        self.rim = _power(_power(self.across.abs(), power) + _power(self.along.abs(), power), 1 / power)
+        self.distance = _norm(u, v) * (1 - 1 / self.rim.clamp(min=0.01))
         self.height = (1 - self.rim.square()).clamp(min=0).sqrt()
 
     def lit(
@@ -201,14 +201,15 @@ class _Body:
         limbs = _rgb(b.limbs)
         for limb in (self.legs(), self.antennae(), self.weapons()):
             yield self.cover(limb), limbs
-        head = _Dome(u, v - _map(self.neck + 0.5 * b.head), 1.1 * b.head, b.head)
+        one = torch.ones_like(b.head)
+        head = _Dome(u, v - _map(self.neck + 0.5 * b.head), 1.1 * b.head, b.head, 0 * one, 2 * one)
         yield self.cover(head.distance), head.lit(_rgb(0.6 * b.thorax + 0.4 * b.limbs), self.light, b.gloss)
         eyes = _norm(self.m - _map(b.head), v - _map(self.neck + 0.6 * b.head)) - _map(0.32 * b.head)
         yield self.cover(eyes), torch.full_like(limbs, 0.06)
         middle = WAIST - 0.03 + b.thorax_length
-        thorax = _Dome(u, v - _map(middle), b.thorax_width, b.thorax_length + 0.03, -0.18, 2.6)
+        thorax = _Dome(u, v - _map(middle), b.thorax_width, b.thorax_length + 0.03, -0.18 * one, 2.6 * one)
         yield self.cover(thorax.distance), thorax.lit(_rgb(b.thorax), self.light, b.gloss)
-        wings = _Dome(u, v - (WAIST - 0.7), b.width, torch.full_like(b.width, 0.7), b.taper, b.squareness)
+        wings = _Dome(u, v - (WAIST - 0.7), b.width, 0.7 * one, b.taper, b.squareness)
         yield self.cover(wings.distance), wings.lit(self.wing_colour(wings), self.light, b.gloss)
 
     def cover(self, distance: Field) -> Field:
