@@ -68,7 +68,7 @@ def prepare(config: Config) -> Job:
         mean=config.mean,
         std=config.std,
         freeze_batchnorm=config.freeze_batchnorm,
-    ).to(device)
+    ).to(device, memory_format=torch.channels_last)
     masks = Masks(config.dim, config.k_max, config.masks, config.conquer)
     loss = make_loss(
         config.loss,

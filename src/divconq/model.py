@@ -74,7 +74,8 @@ class Embedder(nn.Module):
 
     def features(self, images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n c"]:
         """What the head sees: the pooled output of the backbone."""
-        return cast(Tensor, self.backbone((images - self.mean) / self.std))
+        images = ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
+        return cast(Tensor, self.backbone(images))
 
     def forward(self, images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
         """The embedding, neither masked nor normalised."""
@@ -163,10 +164,9 @@ def _timm(backbone: str, pooling: Pooling, pretrained: bool) -> tuple[nn.Module,
             f"the pretrained weights of {backbone!r} could not be downloaded ({type(error).__name__}: {error}); "
             "name a local file with --backbone-weights FILE.safetensors, or start without by --no-pretrained"
         ) from error
-    built: Any = network
-    settings = built.pretrained_cfg
-    features = int(getattr(built, "head_hidden_size", 0) or built.num_features)
-    features *= 2 if pooling == "avgmax" else 1
+    settings = getattr(network, "pretrained_cfg", {})
+    with torch.no_grad():  # whatever the backbone calls its width, this is what it gives
+        features = network.eval()(torch.zeros(1, *settings.get("input_size", (3, 224, 224)))).shape[1]
     return (
         network,
         features,
