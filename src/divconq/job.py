@@ -68,7 +68,8 @@ def prepare(config: Config) -> Job:
         mean=config.mean,
         std=config.std,
         freeze_batchnorm=config.freeze_batchnorm,
-    ).to(device, memory_format=torch.channels_last)
+    ).to(device)
+    model = model.to(memory_format=torch.channels_last)
     masks = Masks(config.dim, config.k_max, config.masks, config.conquer)
     loss = make_loss(
         config.loss,
