@@ -41,13 +41,14 @@ def main() -> None:
     if arguments.command == "table":
         print(table(json.loads(arguments.file.read_text())))
         return
-    results = json.loads(arguments.out.read_text()) if arguments.out.exists() else about(arguments)
-    done = {(result["row"], result["seed"]) for result in results["runs"]}
+    results = json.loads(arguments.out.read_text()) if arguments.out.exists() else []
+    done = {(result["row"], result["seed"]) for result in results}
+    origin = about(arguments.threads, arguments.commit)
     wanted = [(row, seed) for seed in range(arguments.seeds) for row in ROWS if (row, seed) not in done]
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(arguments.parallel) as pool:
         for result in pool.map(lambda job: train(*job, arguments.threads), wanted):
-            results["runs"].append(result)
+            results.append({**result, **origin})
             arguments.out.write_text(json.dumps(results, indent=1))
             print(
                 f"{result['row']}, seed {result['seed']}: R@1 {100 * result['last']['recall@1']:.2f}",
@@ -55,21 +56,18 @@ def main() -> None:
             )
 
 
-def about(arguments: argparse.Namespace) -> dict:
+def about(threads: int, commit: str | None) -> dict:
     import torch
 
-    commit = (
-        arguments.commit
-        or subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
-    )
+    if commit is None:
+        commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
     cpu = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
         names = [
             line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")
         ]
         cpu = names[0].partition(":")[2].strip() if names else cpu
-    hardware = f"{arguments.threads} threads of {cpu}, torch {torch.__version__}"
-    return {"command": "divconq train demo --device cpu", "commit": commit, "hardware": hardware, "runs": []}
+    return {"commit": commit, "hardware": f"{threads} threads of {cpu}, torch {torch.__version__}"}
 
 
 def train(row: str, seed: int, threads: int) -> dict:
@@ -92,9 +90,9 @@ def train(row: str, seed: int, threads: int) -> dict:
     }
 
 
-def table(results: dict) -> str:
+def table(results: list[dict]) -> str:
     baseline = next(iter(ROWS))
-    by_row = {row: {run["seed"]: run for run in results["runs"] if run["row"] == row} for row in ROWS}
+    by_row = {row: {run["seed"]: run for run in results if run["row"] == row} for row in ROWS}
     head = [
         "",
         *(f"{title}, last epoch" for title in SCORES.values()),
@@ -117,10 +115,13 @@ def table(results: dict) -> str:
         cells.append(spread([100 * run["best"]["recall@1"] for run in runs.values()]))
         cells.append(f"{statistics.mean(run['seconds'] for run in runs.values()):.0f}")
         lines.append(f"| {row} | {' | '.join(cells)} |")
-    seeds = sorted({run["seed"] for run in results["runs"]})
+    seeds = sorted({run["seed"] for run in results})
+    origins = sorted({(run["commit"], run["hardware"]) for run in results})
     lines += [
         "",
-        f"`{results['command']}`, commit {results['commit']}, seeds {seeds[0]} to {seeds[-1]}, {results['hardware']}. "
+        f"`divconq train demo --device cpu --seed N` with the row's flags, seeds {seeds[0]} to {seeds[-1]}; "
+        + "; ".join(f"commit {commit} on {hardware}" for commit, hardware in origins)
+        + ". "
         "Mean ± standard deviation over the seeds; differences are paired by seed.",
     ]
     return "\n".join(lines)

@@ -31,9 +31,7 @@ optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 criterion = TripletLoss()
 
 dc = DivideAndConquer(criterion, data.train.labels, optimizer, dim=128, k_max=4, divide_every=3)  # (1) new
-loader = DataLoader(
-    train, batch_sampler=dc.batches(80)
-)  # (2) was: DataLoader(train, batch_size=80, shuffle=True)
+loader = DataLoader(train, batch_sampler=dc.batches(80))  # (2) was: DataLoader(train, 80, shuffle=True)
 
 
 @torch.no_grad()
@@ -49,6 +47,4 @@ for epoch in range(epochs):
         loss.backward()
         optimizer.step()
     scores = retrieval_scores(embed(test_images), data.test.labels)
-    print(
-        f"epoch {epoch + 1}: K {dc.partition.k}, loss {loss.item():.3f}, R@1 {100 * scores['recall@1']:.1f}"
-    )
+    print(f"epoch {epoch + 1}: loss {loss.item():.3f}, R@1 {100 * scores['recall@1']:.1f}")

@@ -1,6 +1,7 @@
 """The built-in dataset ``demo``: a cabinet of made-up beetles, drawn by code, with every factor known."""
 
 from collections.abc import Mapping
+from functools import cache
 
 import torch
 from jaxtyping import Float, Int64
@@ -83,6 +84,7 @@ PLACES = (
 )
 
 
+@cache
 def demo(seed: int = 0) -> Dataset:
     """120 species of beetle in 8 families, 30 images each: 80 species to train on and 40 others to search.
 

@@ -295,20 +295,22 @@ def _crop(
     v = centred[None, :, None] - size * draws.shift[:, 1, None, None]
     x = (left + w / 2) * to_x + mirror * (w / size * to_x) * (cos * u - sin * v)
     y = (top + h / 2) * to_y + (h / size * to_y) * (sin * u + cos * v)
-    return _sample(images, torch.stack([x, y], dim=3))
+    return _sample(images, torch.stack([x, y], dim=3), exact=side == resize)
 
 
 def _sample(
-    images: UInt8[Tensor, "b side side 3"], points: Float[Tensor, "b size size 2"]
+    images: UInt8[Tensor, "b side side 3"], points: Float[Tensor, "b size size 2"], *, exact: bool
 ) -> Float[Tensor, "b 3 size size"]:
     """Interpolate at points given in pixels from the upper left corner, reflected at the border.
 
-    The images are padded to a power of two, where the map from pixels to [-1, 1] and back is exact.
+    To be ``exact`` the images are padded to a power of two, where the map from pixels to [-1, 1] has no rounding.
     """
     side = images.shape[1]
-    padded = 1 << (side - 1).bit_length()
+    padded = 1 << (side - 1).bit_length() if exact else side
     inside = (side - (side - points.remainder(2 * side)).abs()).clamp(0.5, side - 0.5)
-    x = F.pad(images.permute(0, 3, 1, 2).float() / 255, (0, padded - side, 0, padded - side))
+    x = images.permute(0, 3, 1, 2).float() / 255
+    if padded > side:
+        x = F.pad(x, (0, padded - side, 0, padded - side))
     return F.grid_sample(x, inside * 2 / padded - 1, align_corners=False)
 
 

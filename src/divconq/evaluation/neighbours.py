@@ -11,10 +11,8 @@ from divconq.division.kmeans import exact_products
 
 BUDGET = 256 << 20  # bytes
 BYTES_PER_KEY = 48  # a key of 8 bytes, its score, and room to merge and sort it
-ROWS, COLUMNS = (
-    64,
-    2048,
-)  # every product of queries and gallery has this shape, so that rounding is always the same
+# Every product of queries and gallery has this shape, so that rounding is always the same.
+ROWS, COLUMNS = 64, 2048
 LOW = 0xFFFFFFFF  # the lower half of a key
 
 
