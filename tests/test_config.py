@@ -22,7 +22,7 @@ def test_paths_tuples_and_arguments_survive_too(tmp_path):
     ("change", "message"),
     [
         ({"k_max": 6}, "k_max must be a power of two, got 6; use 4 or 8"),
-        ({"k_max": 0}, "k_max must be a power of two, got 0; use 1 for plain training"),
+        ({"k_max": 0}, "k_max must be a power of two, got 0; use 1 or 2"),
         ({"masks": "fixed", "dim": 3, "k_max": 4}, "dim must be at least k_max = 4, got 3; raise --dim"),
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"batch": 1}, "batch must be at least 2, got 1"),

@@ -1,7 +1,6 @@
 """The command line: thin, each command reads its flags and calls the library."""
 
 import dataclasses
-import difflib
 import json
 import os
 import sys
@@ -15,6 +14,7 @@ import tyro
 import yaml
 
 from divconq import __version__
+from divconq.checks import did_you_mean
 from divconq.config import Config, differences, from_yaml, to_yaml
 from divconq.presets import PRESETS, preset
 
@@ -109,8 +109,7 @@ def main(argv: list[str] | None = None) -> None:
 def command(name: str) -> Callable[[list[str]], None]:
     """The function behind a command's name."""
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, COMMANDS)
         raise ValueError(f"unknown command {name!r}: choose one of {', '.join(COMMANDS)}{hint}")
     return COMMANDS[name]
 

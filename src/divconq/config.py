@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import tyro
 import yaml
 
+from divconq.checks import check_power_of_two
+
 RGB = tuple[float, float, float]
 
 
@@ -129,7 +131,7 @@ class Config:
     """Also cluster the test images and report NMI."""
 
     def __post_init__(self) -> None:
-        _power_of_two("k_max", self.k_max)
+        check_power_of_two("k_max", self.k_max)
         for name in ("epochs", "divide_every", "eval_every", "dim", "image_size", "workers"):
             _at_least(name, getattr(self, name), 1)
         for name in ("val_classes", "freeze_backbone_epochs", "seed"):
@@ -167,13 +169,6 @@ class Config:
 def _at_least(name: str, value: float, least: float) -> None:
     if not value >= least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
-
-
-def _power_of_two(name: str, value: int) -> None:
-    if value < 1 or value & (value - 1):
-        lower = 1 << (max(value, 1).bit_length() - 1)
-        choice = f"use {lower} or {2 * lower}" if value > 1 else "use 1 for plain training"
-        raise ValueError(f"{name} must be a power of two, got {value}; {choice}")
 
 
 def to_yaml(config: Config) -> str:

@@ -148,11 +148,26 @@ def open_data(config: Config) -> tuple[Dataset, ImageSet | None]:
         raise ValueError(
             f"division 'labels' needs super-categories, and {config.data!r} has none; use --division progressive"
         )
+    check_test_images(data, config.ks)
     whole = torch.zeros_like(train.labels)
     plan_epoch(
         train.labels, whole, 1, batch=config.batch, per_class=config.per_class, seed=config.seed, epoch=0
     )
     return Dataset(data.name, train, data.test, data.gallery), validation
+
+
+def check_test_images(data: Dataset, ks: tuple[int, ...]) -> None:
+    """Refuse images that cannot be searched: fewer than the largest k, or nothing to find."""
+    findable = len(data.test) - 1 if data.gallery is None else len(data.gallery)
+    if findable < max(ks):
+        raise ValueError(
+            f"Recall@{max(ks)} needs {max(ks)} images to find, and a test query can find {findable}; "
+            f"add test images or lower --ks"
+        )
+    searched, least = (data.test, 2) if data.gallery is None else (data.gallery, 1)
+    counts = searched.labels.bincount(minlength=int(data.test.labels.max()) + 1)
+    if not (counts[data.test.labels] >= least).any():
+        raise ValueError("no test image has another of its class to find; add images to the test classes")
 
 
 def embed_images(

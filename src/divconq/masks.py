@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from divconq.checks import check_power_of_two
+
 MaskKind = Literal["learned", "fixed", "none"]
 Conquer = Literal["sum", "plain"]
 
@@ -30,9 +32,7 @@ class Masks(nn.Module):
 
     def __init__(self, dim: int, k_max: int, kind: MaskKind = "learned", conquer: Conquer = "sum") -> None:
         super().__init__()
-        if k_max < 1 or k_max & (k_max - 1):
-            lower = 1 << max(k_max, 1).bit_length() - 1
-            raise ValueError(f"k_max must be a power of two, got {k_max}; use {lower} or {2 * lower}")
+        check_power_of_two("k_max", k_max)
         if kind not in get_args(MaskKind):
             raise ValueError(f"masks must be one of {', '.join(get_args(MaskKind))}, got {kind!r}")
         if kind == "fixed" and dim < k_max:

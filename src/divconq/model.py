@@ -1,6 +1,5 @@
 """f: an image to a point in R^d, by backbone, pooling, dropout and one linear layer."""
 
-import difflib
 import importlib.util
 import json
 import sys
@@ -12,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from divconq.checks import did_you_mean
 from divconq.weights import load_backbone, read_safetensors
 
 Pooling = Literal["avg", "max", "avgmax"]
@@ -145,11 +145,9 @@ def _timm(backbone: str, pooling: Pooling, pretrained: bool) -> tuple[nn.Module,
     import timm
 
     if not timm.is_model(backbone.split(".")[0]):
-        near = difflib.get_close_matches(backbone, ["small", *timm.list_models()], n=3)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise ValueError(
-            f"unknown backbone {backbone!r}: {hint}Any of timm's models can be named (timm.list_models()); "
-            "a module that registers your own is loaded by --import FILE.py"
+            f"unknown backbone {backbone!r}: any of timm's models can be named (timm.list_models()), a module that "
+            f"registers your own is loaded by --import FILE.py{did_you_mean(backbone, ['small', *timm.list_models()])}"
         )
     try:
         network = timm.create_model(

@@ -7,8 +7,8 @@ The benchmark presets hold the paper's hyperparameters (its table 8, ResNet-50, 
 """
 
 import dataclasses
-import difflib
 
+from divconq.checks import did_you_mean
 from divconq.config import Config
 
 # About two minutes on two CPU cores. Chosen by R@1 on demo:1 (other species); what it reaches is in benchmarks/demo.md.
@@ -76,7 +76,7 @@ def preset(name: str) -> Config:
     32
     """
     if name not in PRESETS:
-        near = difflib.get_close_matches(name, PRESETS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"unknown preset {name!r}: choose one of {', '.join(PRESETS)}{hint}")
+        raise ValueError(
+            f"unknown preset {name!r}: choose one of {', '.join(PRESETS)}{did_you_mean(name, PRESETS)}"
+        )
     return PRESETS[name]

@@ -10,7 +10,6 @@ one bilinear interpolation, reflected at the border of the image. Where a crop n
 to ``resize``, aspect 1, no rotation or shift) its pixels are copied exactly.
 """
 
-import difflib
 import math
 from dataclasses import dataclass, fields, replace
 
@@ -18,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
+
+from divconq.checks import did_you_mean
 
 CROPS = ("random", "random_resized", "central")
 RATIOS = (3 / 4, 4 / 3)  # width / height of a random_resized crop
@@ -85,8 +86,7 @@ def augmentation(
     'random_resized'
     """
     if name not in AUGMENTATIONS:
-        near = difflib.get_close_matches(name, AUGMENTATIONS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, AUGMENTATIONS)
         raise ValueError(f"augmentation must be one of {', '.join(AUGMENTATIONS)}, got {name!r}{hint}")
     chosen = replace(AUGMENTATIONS[name], crop=crop, crop_scale=crop_scale)
     return replace(chosen, crop="central") if name == "none" else chosen

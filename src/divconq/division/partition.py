@@ -6,17 +6,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-
-def check_power_of_two(name: str, k: int) -> None:
-    """Refuse a ``k`` that repeated doubling from one cannot reach.
-
-    >>> check_power_of_two("k_max", 6)
-    Traceback (most recent call last):
-    ValueError: k_max must be a power of two, got 6; use 4 or 8
-    """
-    if k < 1 or k & (k - 1):
-        below = 1 << (max(k, 1).bit_length() - 1)
-        raise ValueError(f"{name} must be a power of two, got {k}; use {below} or {2 * below}")
+from divconq.checks import check_power_of_two
 
 
 def check_labels(name: str, labels: Int64[Tensor, " n"], k: int) -> None:

@@ -2,17 +2,17 @@
 
 import warnings
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from divconq.checks import check_power_of_two, did_you_mean
 from divconq.division.bisect import halve, members_of
 from divconq.division.kmeans import kmeans
 from divconq.division.matching import match
-from divconq.division.partition import Partition, check_power_of_two
+from divconq.division.partition import Partition
 
 TRIES = 30  # seeds that a clustering may use up until all of its clusters are usable
 
@@ -34,9 +34,10 @@ def divide(
     [8, 8]
     """
     if strategy not in DIVISIONS:
-        close = get_close_matches(strategy, DIVISIONS, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise ValueError(f"unknown division {strategy!r}; {hint}choose from {', '.join(DIVISIONS)}")
+        choices = ", ".join(DIVISIONS)
+        raise ValueError(
+            f"unknown division {strategy!r}: choose from {choices}{did_you_mean(strategy, DIVISIONS)}"
+        )
     _check(strategy, x, partition, classes, k_max, groups)
     divided = DIVISIONS[strategy](x, partition, classes, k_max=k_max, seed=seed, groups=groups)
     degenerate = int((~usable(divided.labels, classes, divided.k)).sum())
