@@ -34,10 +34,13 @@ def photos(tmp_path_factory):
 
 @pytest.fixture
 def tiny(photos) -> Config:
-    """A training run of a second: 8 classes of 6 small photos, K goes 1, 2, 4."""
+    """A training run of a second: 8 classes of 6 small photos, K goes from 1 to 2."""
     return dataclasses.replace(
         preset("demo"),
         data=str(photos),
+        loss="margin",
+        masks="learned",
+        per_class=None,
         image_size=16,
         resize=20,
         dim=16,

@@ -148,7 +148,10 @@ def test_a_run_stopped_by_a_user_says_how_to_go_on(photos, tmp_path, capsys, mon
         ("train dmeo", "unknown preset 'dmeo': choose one of demo, cub"),
         ("train demo --k-mxa 4", "Perhaps you meant: --k-max"),
         ("train demo --k-max 6", "k_max must be a power of two, got 6; use 4 or 8"),
-        ("train demo --k-max 4096", "k_max must be at most the number of training images, 2400, got 4096"),
+        (
+            "train demo --k-max 4096 --masks none",
+            "k_max must be at most the number of training images, 2400, got 4096",
+        ),
         ("train demo --masks fixed --dim 2", "dim must be at least k_max = 4, got 2"),
         ("train demo --batch 5000", "batch must be at most the number of training images"),
         ("train demo --loss tripplet", "did you mean 'triplet'"),

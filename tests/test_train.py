@@ -193,6 +193,7 @@ def test_collapse_is_warned_of(tiny, tmp_path, monkeypatch):
         ({"backbone": "resnet_50"}, "unknown backbone"),
         ({"data": "nowhere"}, "no dataset is called 'nowhere' and no folder is there"),
         ({"division": "labels"}, "needs super-categories"),
+        ({"ks": (1, 64)}, "Recall@64 needs 64 images to find, and a test query can find 47; add test images"),
         (
             {"val_classes": 7},
             "val_classes must leave at least two classes to train on: at most 6 of 8, got 7",

@@ -5,7 +5,8 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from divconq.data.folder import SUFFIXES, decode, flat_folder, folder
+from divconq.data.files import decode
+from divconq.data.folder import SUFFIXES, flat_folder, folder
 
 
 def save(path, image=None, **options):

@@ -1,0 +1,476 @@
+import errno
+import json
+import os
+import subprocess
+import sys
+import types
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from divconq.data import cache, files
+from divconq.data.cache import Cached, Resident, cache_folder, cached, resident
+from divconq.data.folder import flat_folder
+from divconq.data.protocol import ImageSet, InMemory
+
+
+def write(file, seed):
+    pixels = np.random.default_rng(seed).integers(0, 256, (12, 9 + seed % 7, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(file)
+
+
+@pytest.fixture
+def photos(tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for i in range(10):
+        write(folder / f"{i}.{'png' if i % 2 else 'jpg'}", seed=i)
+    return folder
+
+
+@pytest.fixture
+def store(tmp_path):
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def chunks_of_three(monkeypatch):
+    monkeypatch.setattr(cache, "CHUNK", 3)
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The names of the files that were decoded; ``decoded.fail`` maps names to what happens instead."""
+    real = files.decode
+    record = types.SimpleNamespace(names=[], fail={})
+
+    def decode(file, *others):
+        if file.name in record.fail:
+            raise record.fail[file.name]
+        record.names.append(file.name)
+        return real(file, *others)
+
+    monkeypatch.setattr(files, "decode", decode)
+    return record
+
+
+def opened(photos, **options):
+    return flat_folder(photos, **{"size": 8, "workers": 2, **options})
+
+
+def everything(images):
+    return images.pixels.load(torch.arange(len(images)))
+
+
+def kinds(folder):
+    return sorted(file.suffix for file in folder.iterdir())
+
+
+FINISHED = [".json", ".lock", ".u8"]
+
+
+# The same pixels
+
+
+def test_same_as_decoding(photos, store, capsys):
+    images = opened(photos)
+    copy = cached(images, store)
+    assert isinstance(copy.pixels, Cached)
+    assert copy.pixels.size == 8
+    assert torch.equal(everything(copy), everything(images))
+    assert torch.equal(copy.pixels.aspect, images.pixels.aspect)
+    assert torch.equal(copy.labels, images.labels)
+    assert (copy.names, copy.paths) == (images.names, images.paths)
+    assert kinds(store) == FINISHED
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("decoding 10 images, once: 1.92 kB to write to ")
+
+
+def test_one_file_of_squares_in_order(photos, store):
+    images = opened(photos)
+    cached(images, store)
+    (file,) = store.glob("*.u8")
+    squares = np.fromfile(file, dtype=np.uint8).reshape(10, 8, 8, 3)
+    for i, path in enumerate(images.pixels.files):
+        assert np.array_equal(squares[i], files.decode(path, 8))
+
+
+@pytest.mark.parametrize(
+    "index", [[], [4], [9, 0, 3, 3, 7], [2, 3, 4, 5], [5, 4, 3], [0, 2, 4], list(range(10)), [-1, 0, 1]]
+)
+def test_any_order_of_images(photos, store, index):
+    images = opened(photos)
+    got = cached(images, store).pixels.load(torch.tensor(index, dtype=torch.int64))
+    expected = everything(images)
+    assert len(got) == len(index)
+    for row, i in enumerate(index):
+        assert torch.equal(got[row], expected[i])
+
+
+def test_a_batch_is_a_copy(photos, store):
+    pixels = cached(opened(photos), store).pixels
+    for index in (torch.arange(4), torch.tensor([3, 1])):
+        before = pixels.load(index)
+        pixels.load(index).zero_()
+        assert torch.equal(pixels.load(index), before)
+
+
+def test_an_image_that_is_not_there(photos, store):
+    pixels = cached(opened(photos), store).pixels
+    for index in (torch.tensor([10]), torch.tensor([3, 12]), torch.tensor([8, 9, 10])):
+        with pytest.raises(IndexError):
+            pixels.load(index)
+
+
+def test_images_in_memory_stay_as_they_are(store):
+    pixels = InMemory(torch.zeros(1, 8, 8, 3, dtype=torch.uint8))
+    images = ImageSet(pixels, torch.tensor([0]), ("a",), ("1",))
+    assert cached(images, store) is images
+    assert not store.exists()
+
+
+# What is decoded, and when
+
+
+def test_the_second_time_nothing_is_decoded_or_written(photos, store, decoded, capsys):
+    first = everything(cached(opened(photos), store))
+    times = {file: file.stat().st_mtime_ns for file in store.iterdir()}
+    decoded.names.clear()
+    capsys.readouterr()
+    assert torch.equal(everything(cached(opened(photos), store)), first)
+    assert decoded.names == []
+    assert capsys.readouterr().err == ""
+    assert {file: file.stat().st_mtime_ns for file in store.iterdir()} == times
+
+
+def test_a_changed_file_is_noticed(photos, store, decoded):
+    before = everything(cached(opened(photos), store))
+    write(photos / "3.png", seed=13)
+    decoded.names.clear()
+    after = everything(cached(opened(photos), store))
+    assert decoded.names == ["3.png"]  # the others are copied
+    assert torch.equal(after, everything(opened(photos)))
+    assert [i for i in range(10) if not torch.equal(before[i], after[i])] == [3]
+
+
+def test_a_file_of_another_time_is_noticed(photos, store, decoded):
+    cached(opened(photos), store)
+    os.utime(photos / "5.png", ns=(1, 1))
+    decoded.names.clear()
+    cached(opened(photos), store)
+    assert decoded.names == ["5.png"]
+
+
+def test_an_added_and_a_removed_file_are_noticed(photos, store, decoded):
+    cached(opened(photos), store)
+    decoded.names.clear()
+    write(photos / "35.png", seed=35)
+    more = cached(opened(photos), store)
+    assert (len(more), decoded.names) == (11, ["35.png"])
+    assert torch.equal(everything(more), everything(opened(photos)))
+    (photos / "0.jpg").unlink()
+    decoded.names.clear()
+    fewer = cached(opened(photos), store)
+    assert (len(fewer), decoded.names) == (10, [])
+    assert torch.equal(everything(fewer), everything(opened(photos)))
+    assert len(list(store.glob("*.u8"))) == 3
+
+
+def test_another_side_is_another_file(photos, store, decoded):
+    cached(opened(photos), store)
+    decoded.names.clear()
+    larger = cached(opened(photos, size=12), store)
+    assert len(decoded.names) == 10
+    assert torch.equal(everything(larger), everything(opened(photos, size=12)))
+    assert len(list(store.glob("*.u8"))) == 2
+
+
+def test_another_box_is_another_image(photos, store):
+    whole = opened(photos)
+    box = torch.tensor([[1.0, 2.0, 6.0, 8.0]]).repeat(10, 1)
+    boxed = replace(whole, pixels=replace(whole.pixels, boxes=box))
+    assert not torch.equal(everything(cached(whole, store)), everything(cached(boxed, store)))
+    assert torch.equal(everything(cached(boxed, store)), everything(boxed))
+    box[4, 3] = 9.0
+    assert torch.equal(everything(cached(boxed, store)), everything(boxed))
+    assert len(list(store.glob("*.u8"))) == 3
+
+
+def test_the_order_of_the_files_matters(photos, store, decoded):
+    images = opened(photos)
+    cached(images, store)
+    backwards = replace(images, pixels=replace(images.pixels, files=images.pixels.files[::-1]))
+    decoded.names.clear()
+    assert torch.equal(everything(cached(backwards, store)), everything(images).flip(0))
+    assert len(decoded.names) == 10  # those of everything(images): the cache copies
+
+
+def test_files_of_others_do_no_harm(photos, store):
+    store.mkdir()
+    (store / "notes.json").write_text("no JSON")
+    (store / "list.json").write_text("[1, 2]")
+    (store / "other.json").write_text(json.dumps({"format": cache.FORMAT + 1, "size": 8, "stamps": ["a"]}))
+    gone = json.dumps({"format": cache.FORMAT, "size": 8, "stamps": ["a", "b"]})
+    (store / "gone.json").write_text(gone)
+    assert torch.equal(everything(cached(opened(photos), store)), everything(opened(photos)))
+
+
+# Interrupted, unreadable, damaged
+
+
+@pytest.mark.usefixtures("chunks_of_three")
+def test_an_interrupted_build_continues(photos, store, decoded, capsys):
+    images = opened(photos)
+    decoded.fail["7.png"] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        cached(images, store)
+    assert kinds(store) == [".done", ".json", ".lock", ".partial"]
+    decoded.fail.clear()
+    decoded.names.clear()
+    capsys.readouterr()
+    copy = cached(images, store)
+    assert sorted(decoded.names) == ["6.jpg", "7.png", "8.jpg", "9.png"]  # two chunks of three were done
+    assert torch.equal(everything(copy), everything(images))
+    assert kinds(store) == FINISHED
+    assert capsys.readouterr().err.startswith("decoding 10 images, of which 6 are there, once: 768 B")
+
+
+@pytest.mark.usefixtures("chunks_of_three")
+@pytest.mark.parametrize("lost", ["partial", "done"])
+def test_a_build_of_which_a_part_is_lost_begins_anew(photos, store, decoded, lost):
+    decoded.fail["7.png"] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        cached(opened(photos), store)
+    (file,) = store.glob(f"*.{lost}")
+    file.write_bytes(file.read_bytes()[:-1])
+    decoded.fail.clear()
+    decoded.names.clear()
+    copy = cached(opened(photos), store)
+    assert len(decoded.names) == 10
+    assert torch.equal(everything(copy), everything(opened(photos)))
+
+
+@pytest.mark.usefixtures("chunks_of_three")
+def test_unreadable_images_are_listed_and_the_others_kept(photos, store, decoded):
+    for name in ("1.png", "2.jpg", "5.png", "9.png"):
+        decoded.fail[name] = ValueError("broken")
+    with pytest.raises(
+        ValueError, match=r"got 4 of 10 that are not: .*1\.png, .*2\.jpg, .*5\.png and 1 more; remove"
+    ):
+        cached(opened(photos), store)
+    assert len(decoded.names) == 6
+    assert not list(store.glob("*.u8"))
+
+    decoded.names.clear()
+    with pytest.raises(ValueError, match="got 4 of 10"):
+        cached(opened(photos), store)
+    assert decoded.names == []
+
+    write(photos / "1.png", seed=21)
+    write(photos / "2.jpg", seed=22)
+    (photos / "5.png").unlink()
+    del decoded.fail["1.png"], decoded.fail["2.jpg"], decoded.fail["9.png"]
+    copy = cached(opened(photos), store)
+    assert sorted(decoded.names) == ["1.png", "2.jpg", "9.png"]
+    assert torch.equal(everything(copy), everything(opened(photos)))
+    assert kinds(store) == [".json", ".lock", ".lock", ".u8"]  # what was left unfinished is gone
+
+
+def test_a_file_that_has_vanished_is_listed(photos, store):
+    images = opened(photos)
+    (photos / "4.jpg").unlink()
+    with pytest.raises(ValueError, match=r"got 1 of 10 that are not: \S*4\.jpg; remove"):
+        cached(images, store)
+
+
+@pytest.mark.usefixtures("chunks_of_three")
+def test_an_unfinished_cache_of_other_images_is_left_alone(photos, store, decoded, tmp_path):
+    decoded.fail["7.png"] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        cached(opened(photos), store)
+    (tmp_path / "others").mkdir()
+    write(tmp_path / "others" / "0.png", seed=30)
+    cached(opened(tmp_path / "others"), store)
+    assert kinds(store) == sorted([".done", ".json", ".lock", ".partial", *FINISHED])
+
+
+@pytest.mark.parametrize("length", [0, 100, 1919, 1921])
+def test_a_damaged_file_is_built_again(photos, store, capsys, length):
+    expected = everything(cached(opened(photos), store))
+    (file,) = store.glob("*.u8")
+    os.truncate(file, length)
+    capsys.readouterr()
+    assert torch.equal(everything(cached(opened(photos), store)), expected)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    assert said[0] == f"{file} is damaged (its size is wrong) and is built again"
+
+
+# Room
+
+
+def test_too_little_room_is_said_before_anything_is_written(photos, store, monkeypatch, decoded):
+    monkeypatch.setattr(cache.shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=1919))
+    message = r"needs 1.92 kB in \S*store, got 1.92 kB .*; set DIVCONQ_CACHE .* --no-cache"
+    with pytest.raises(ValueError, match=message):
+        cached(opened(photos), store)
+    assert decoded.names == []
+    assert kinds(store) == [".lock"]
+    monkeypatch.setattr(cache.shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=1920))
+    assert len(everything(cached(opened(photos), store))) == 10
+
+
+@pytest.mark.usefixtures("chunks_of_three")
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_that_fills_leaves_nothing(photos, store, monkeypatch, code):
+    real, calls = os.fsync, []
+
+    def fsync(descriptor):
+        calls.append(descriptor)
+        if len(calls) == 2:
+            raise OSError(code, os.strerror(code))
+        real(descriptor)
+
+    monkeypatch.setattr(cache.os, "fsync", fsync)
+    with pytest.raises(ValueError, match=r"store was full before .*; set DIVCONQ_CACHE .* --no-cache"):
+        cached(opened(photos), store)
+    assert kinds(store) == [".lock"]
+    assert torch.equal(everything(cached(opened(photos), store)), everything(opened(photos)))
+
+
+def test_a_folder_that_cannot_be_made(photos, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ValueError, match=r"cache in \S*store cannot be used \(.*\); set DIVCONQ_CACHE"):
+        cached(opened(photos), tmp_path / "file" / "store")
+
+
+def test_units():
+    counts = [0, 999, 1000, 196_608, 2.5e6, 1.15e9, 4.3e12]
+    assert [cache._units(count) for count in counts] == [
+        *("0 B", "999 B", "1 kB", "197 kB", "2.5 MB", "1.1 GB", "4,300.0 GB")
+    ]
+
+
+# Where
+
+
+def test_folder_from_the_environment(photos, tmp_path, monkeypatch):
+    monkeypatch.setenv("DIVCONQ_CACHE", str(tmp_path / "mine"))
+    cached(opened(photos))
+    assert kinds(tmp_path / "mine") == FINISHED
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "mine"
+    monkeypatch.delenv("DIVCONQ_CACHE")
+    assert cache_folder() == tmp_path / "xdg" / "divconq"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert cache_folder() == tmp_path / ".cache" / "divconq"
+    monkeypatch.setenv("DIVCONQ_CACHE", "~/there")
+    assert cache_folder() == tmp_path / "there"
+
+
+# Two processes
+
+SLOWLY = """
+import sys, time
+from pathlib import Path
+from divconq.data import files
+from divconq.data.cache import cached
+from divconq.data.folder import flat_folder
+
+real = files.decode
+def decode(file, *others):
+    print("decoded", flush=True)
+    time.sleep(float(sys.argv[3]))
+    return real(file, *others)
+files.decode = decode
+images = cached(flat_folder(Path(sys.argv[1]), size=8, workers=1), Path(sys.argv[2]))
+print(len(images.pixels.images), "images")
+"""
+
+
+def start(photos, store, seconds):
+    return subprocess.Popen(
+        [sys.executable, "-c", SLOWLY, str(photos), str(store), str(seconds)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_two_processes_at_once(photos, store):
+    processes = [start(photos, store, 0.1) for _ in range(2)]
+    results = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], results
+    assert sum(out.count("decoded") for out, _ in results) == 10
+    assert all(out.endswith("10 images\n") for out, _ in results)
+    assert kinds(store) == FINISHED
+    assert torch.equal(everything(cached(opened(photos), store)), everything(opened(photos)))
+
+
+def test_the_second_waits_and_says_so(photos, store, capsys, decoded):
+    first = start(photos, store, 0.2)
+    assert first.stdout.readline() == "decoded\n"
+    copy = cached(opened(photos), store)
+    assert first.communicate(timeout=60)[0].endswith("10 images\n")
+    assert decoded.names == []
+    assert capsys.readouterr().err == "another process is building this cache; waiting for it\n"
+    assert torch.equal(everything(copy), everything(opened(photos)))
+
+
+def test_the_lock_of_a_dead_process_is_free(photos, store, capsys):
+    first = start(photos, store, 60)
+    assert first.stdout.readline() == "decoded\n"
+    first.kill()
+    first.communicate()
+    assert [file.suffix for file in store.glob("*.lock")] == [".lock"]
+    assert torch.equal(everything(cached(opened(photos), store)), everything(opened(photos)))
+    assert "waiting" not in capsys.readouterr().err
+
+
+# In memory
+
+
+def test_on_the_cpu_there_is_nothing_to_do(photos, store):
+    images = cached(opened(photos), store)
+    assert resident(images, torch.device("cpu")) is images
+
+
+def test_resident_images_are_gathered(photos, store):
+    expected = everything(opened(photos))
+    pixels = Resident(expected, torch.ones(10), torch.device("cpu"))
+    assert torch.equal(pixels.load(torch.tensor([7, 0, 7])), expected[[7, 0, 7]])
+    assert pixels.size == 8
+
+
+def test_free_memory():
+    if Path("/proc/meminfo").exists():
+        assert 0 < cache._free_memory() < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    else:
+        assert cache._free_memory() == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("free", "where"), [((10**12, 10**12), "device"), ((0, 10**12), "pinned"), ((0, 0), "map")]
+)
+def test_resident_where_there_is_room(photos, store, monkeypatch, free, where):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free[0], free[0]))
+    monkeypatch.setattr(cache, "_free_memory", lambda: free[1])
+    images = cached(opened(photos), store)
+    pixels = resident(images, torch.device("cuda")).pixels
+    index = torch.tensor([7, 0, 7, 3])
+    got = pixels.load(index)
+    assert torch.equal(got.cpu(), images.pixels.load(index))
+    assert torch.equal(pixels.aspect, images.pixels.aspect)
+    assert got.is_cuda == (where != "map")
+    if where == "map":
+        assert pixels is images.pixels
+    else:
+        assert pixels.images.is_cuda == (where == "device")
+        assert pixels.images.is_pinned() == (where == "pinned")
