@@ -98,7 +98,6 @@ def table(results: list[dict]) -> str:
         *(f"{title}, last epoch" for title in SCORES.values()),
         "R@1 over baseline",
         "R@1, best epoch",
-        "seconds",
     ]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for row, runs in by_row.items():
@@ -113,7 +112,6 @@ def table(results: list[dict]) -> str:
             "" if row == baseline else f"{statistics.mean(gains):+.2f} ± {statistics.stdev(gains):.2f}"
         )
         cells.append(spread([100 * run["best"]["recall@1"] for run in runs.values()]))
-        cells.append(f"{statistics.mean(run['seconds'] for run in runs.values()):.0f}")
         lines.append(f"| {row} | {' | '.join(cells)} |")
     seeds = sorted({run["seed"] for run in results})
     origins = sorted({(run["commit"], run["hardware"]) for run in results})
