@@ -123,6 +123,7 @@ def open_data(config: Config) -> tuple[Dataset, ImageSet | None]:
     """The dataset, with the classes to validate on split off its training classes."""
     data = open_dataset(
         config.data,
+        root=config.root,
         size=config.resize,
         test_classes=config.test_classes,
         workers=config.workers,

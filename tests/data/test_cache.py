@@ -54,7 +54,7 @@ def decoded(monkeypatch):
         record.names.append(file.name)
         return real(file, *others)
 
-    monkeypatch.setattr(files, "decode", decode)
+    monkeypatch.setattr(cache, "decode", decode)
     return record
 
 
@@ -206,7 +206,7 @@ def test_the_order_of_the_files_matters(photos, store, decoded):
     backwards = replace(images, pixels=replace(images.pixels, files=images.pixels.files[::-1]))
     decoded.names.clear()
     assert torch.equal(everything(cached(backwards, store)), everything(images).flip(0))
-    assert len(decoded.names) == 10  # those of everything(images): the cache copies
+    assert decoded.names == []  # copied from the first
 
 
 def test_files_of_others_do_no_harm(photos, store):
@@ -342,6 +342,17 @@ def test_a_disk_that_fills_leaves_nothing(photos, store, monkeypatch, code):
     assert torch.equal(everything(cached(opened(photos), store)), everything(opened(photos)))
 
 
+def test_a_disk_that_is_full_to_the_last_byte_leaves_nothing(photos, store, monkeypatch):
+    def write(file, content):
+        file.with_suffix(".done.new").write_bytes(content[:1])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(cache, "_write", write)
+    with pytest.raises(ValueError, match="store was full"):
+        cached(opened(photos), store)
+    assert kinds(store) == [".lock"]
+
+
 def test_a_folder_that_cannot_be_made(photos, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ValueError, match=r"cache in \S*store cannot be used \(.*\); set DIVCONQ_CACHE"):
@@ -379,17 +390,16 @@ def test_folder_from_the_environment(photos, tmp_path, monkeypatch):
 SLOWLY = """
 import sys, time
 from pathlib import Path
-from divconq.data import files
-from divconq.data.cache import cached
+from divconq.data import cache
 from divconq.data.folder import flat_folder
 
-real = files.decode
+real = cache.decode
 def decode(file, *others):
     print("decoded", flush=True)
     time.sleep(float(sys.argv[3]))
     return real(file, *others)
-files.decode = decode
-images = cached(flat_folder(Path(sys.argv[1]), size=8, workers=1), Path(sys.argv[2]))
+cache.decode = decode
+images = cache.cached(flat_folder(Path(sys.argv[1]), size=8, workers=1), Path(sys.argv[2]))
 print(len(images.pixels.images), "images")
 """
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import torch
 
+from divconq.data.benchmarks import READERS
 from divconq.data.protocol import Dataset, ImageSet, InMemory, Pixels, subset
-
-BENCHMARKS = ("cub", "cars", "sop", "inshop", "vehicleid")
 
 __all__ = [
     "Dataset",
@@ -23,9 +22,18 @@ __all__ = [
 
 
 def open_dataset(
-    name: str, *, size: int = 256, test_classes: float = 0.5, workers: int = 4, seed: int = 0
+    name: str,
+    *,
+    root: Path | None = None,
+    size: int = 256,
+    test_classes: float = 0.5,
+    workers: int = 4,
+    seed: int = 0,
 ) -> Dataset:
-    """The dataset called ``name``: demo (or demo:1, demo:2, ... with other species), or a folder of photos.
+    """The dataset called ``name``, or the one in the folder or table of that name.
+
+    Names are demo (or demo:1, demo:2, ... with other species) and those of ``READERS``, published benchmarks
+    that lie in ``root``. A folder has class folders, a .csv or .parquet file a row for each image.
 
     >>> len(open_dataset("demo").test.names)
     40
@@ -34,18 +42,19 @@ def open_dataset(
         from divconq.data.demo import demo
 
         return demo(seed=int(name.partition(":")[2] or 0))
+    if name in READERS:
+        return READERS[name](root, size=size, workers=workers)
     if name and Path(name).is_dir():
         from divconq.data.folder import folder
 
         return folder(Path(name), size=size, test_classes=test_classes, workers=workers, seed=seed)
-    if name in BENCHMARKS:
-        raise ValueError(
-            f"this version does not read the official layout of {name!r} yet; "
-            "give its images as --data FOLDER with train/ and test/, each a folder of class folders"
-        )
+    if _is_table(name):
+        from divconq.data.table import read_table
+
+        return read_table(Path(name), size=size, test_classes=test_classes, workers=workers, seed=seed)
     if not name:
         raise ValueError("no data was named; add --data FOLDER, a folder of class folders")
-    near = difflib.get_close_matches(name, ("demo", *BENCHMARKS), n=1)
+    near = difflib.get_close_matches(name, ("demo", *READERS), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ValueError(
         f"no dataset is called {name!r} and no folder is there; name demo or a folder of photos{hint}"
@@ -57,10 +66,14 @@ def _is_demo(name: str) -> bool:
     return kind == "demo" and (not colon or seed.isdecimal())
 
 
+def _is_table(name: str) -> bool:
+    return Path(name).suffix.lower() in (".csv", ".parquet")
+
+
 def is_dataset(name: str) -> bool:
     """Whether ``name`` is a dataset with splits, rather than just a folder of images."""
-    path = Path(name)
-    return _is_demo(name) or name in BENCHMARKS or (path / "train").is_dir() or (path / "test").is_dir()
+    splits = any((Path(name) / split).is_dir() for split in ("train", "test"))
+    return _is_demo(name) or name in READERS or _is_table(name) or splits
 
 
 def drop_singletons(images: ImageSet) -> ImageSet:

@@ -1,52 +1,20 @@
 """Your own photos: folders of image files, one folder per class, decoded when they are needed."""
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64, UInt8
-from torch import Tensor
 
+from divconq.data.files import open_files
 from divconq.data.protocol import Dataset, ImageSet
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 SPLITS = ("train", "test", "query", "gallery")
-ORIENTATION = 0x0112  # EXIF tag: how the stored pixels are to be turned
 
 Classes: TypeAlias = Mapping[str, Sequence[Path]]
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """Image files, decoded by ``workers`` threads whenever they are asked for.
-
-    >>> Decoded((), torch.ones(0), size=8, workers=2).load(torch.arange(0)).shape
-    torch.Size([0, 8, 8, 3])
-    """
-
-    files: tuple[Path, ...]
-    aspect: Float[Tensor, " n"]
-    size: int
-    workers: int
-
-    def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
-        """Decode the images at ``index``, in that order."""
-        files = [self.files[i] for i in index.tolist()]
-        images = np.empty((len(files), self.size, self.size, 3), dtype=np.uint8)
-
-        def fill(i: int) -> None:
-            images[i] = decode(files[i], self.size)
-
-        with ThreadPoolExecutor(self.workers) as pool:
-            list(pool.map(fill, range(len(files))))
-        return torch.from_numpy(images)
 
 
 def folder(
@@ -111,26 +79,16 @@ def flat_folder(path: Path | str, *, size: int = 256, workers: int = 4) -> Image
     return _image_sets(root, [dict(sorted(found.items()))], size, workers)[0]
 
 
-def decode(file: Path, size: int) -> UInt8[np.ndarray, "size size 3"]:
-    """Read an image file, upright, in RGB, squashed to a square; what is transparent becomes white.
+def draw_test_classes(names: Sequence[str], share: float, seed: int) -> set[str]:
+    """Draw the classes to test on: a share of them, at least two, and leave two.
 
-    >>> import tempfile
-    >>> from PIL import Image
-    >>> with tempfile.TemporaryDirectory() as photos:
-    ...     Image.new("RGB", (60, 40)).save(Path(photos, "1.jpg"))
-    ...     decode(Path(photos, "1.jpg"), 32).shape
-    (32, 32, 3)
+    >>> sorted(draw_test_classes(["ant", "bee", "cat", "dog"], share=0.5, seed=0))
+    ['ant', 'cat']
     """
-    from PIL import Image
-
-    try:
-        with Image.open(file) as image:
-            orientation = _orientation(image)
-            image.draft("RGB", (2 * size, 2 * size))  # large JPEGs are decoded at an eighth, quarter or half
-            small = _rgb(image).resize((size, size), Image.Resampling.BILINEAR, reducing_gap=2.0)
-    except Exception as error:  # each format raises errors of its own
-        raise ValueError(f"{file} cannot be decoded ({error}); remove it or save it again") from error
-    return _upright(np.asarray(small), orientation)
+    if not 0 < share < 1:
+        raise ValueError(f"test_classes must be a share between 0 and 1, got {share}; use 0.5")
+    count = min(max(round(share * len(names)), 2), len(names) - 2)
+    return set(np.random.default_rng(seed).permutation(names).tolist()[:count])
 
 
 def _existing(path: Path | str) -> Path:
@@ -162,33 +120,28 @@ def _classes(root: Path) -> Classes:
 
 
 def _split(root: Path, classes: Classes, test_classes: float, seed: int) -> dict[str, Classes]:
-    """Keep the share ``test_classes`` of the classes for testing, at least two of them, and leave two."""
-    if not 0 < test_classes < 1:
-        raise ValueError(f"test_classes must be a share between 0 and 1, got {test_classes}; use 0.5")
     if len(classes) < 4:
         raise ValueError(
             f"{root} must have at least four class folders with images, two to train on and two to test, "
             f"got {len(classes)}; add classes, or make train/ and test/ yourself"
         )
-    count = min(max(round(test_classes * len(classes)), 2), len(classes) - 2)
-    order = np.random.default_rng(seed).permutation(list(classes)).tolist()
-    chosen = {"train": set(order[count:]), "test": set(order[:count])}
-    return {part: {name: classes[name] for name in classes if name in mine} for part, mine in chosen.items()}
+    tested = draw_test_classes(list(classes), test_classes, seed)
+    return {
+        "train": {name: images for name, images in classes.items() if name not in tested},
+        "test": {name: images for name, images in classes.items() if name in tested},
+    }
 
 
 def _image_sets(root: Path, parts: Sequence[Classes], size: int, workers: int) -> list[ImageSet]:
     files = [[file for images in classes.values() for file in images] for classes in parts]
-    aspects = _aspects([file for part in files for file in part], workers).split(
-        [len(part) for part in files]
-    )
     return [
         ImageSet(
-            Decoded(tuple(mine), aspect, size, workers),
+            pixels,
             torch.arange(len(classes)).repeat_interleave(torch.tensor([len(c) for c in classes.values()])),
             tuple(classes),
-            tuple(file.relative_to(root).as_posix() for file in mine),
+            tuple(file.relative_to(root).as_posix() for file in pixels.files),
         )
-        for classes, mine, aspect in zip(parts, files, aspects, strict=True)
+        for classes, pixels in zip(parts, open_files(files, size=size, workers=workers), strict=True)
     ]
 
 
@@ -202,58 +155,3 @@ def _number_alike(*sets: ImageSet) -> list[ImageSet]:
         )
         for images in sets
     ]
-
-
-def _aspects(files: Sequence[Path], workers: int) -> Float[Tensor, " n"]:
-    """Read width / height, as seen upright, from the header of each file."""
-    from PIL import Image
-
-    Image.init()  # before there are threads
-
-    def aspect(file: Path) -> float | None:
-        try:
-            with Image.open(file) as image:
-                width, height = image.size
-                return height / width if _orientation(image) >= 5 else width / height
-        except Exception:  # each format raises errors of its own
-            return None
-
-    with ThreadPoolExecutor(workers) as pool:
-        aspects = list(pool.map(aspect, files))
-    broken = [str(file) for file, value in zip(files, aspects, strict=True) if value is None]
-    if broken:
-        more = f" and {len(broken) - 3} more" if len(broken) > 3 else ""
-        raise ValueError(
-            f"every image must be readable, got {len(broken)} of {len(files)} that are not: "
-            f"{', '.join(broken[:3])}{more}; remove them or save them again"
-        )
-    return torch.tensor(aspects)
-
-
-def _orientation(image: "Image.Image") -> int:
-    """How the stored pixels are turned, 1 to 8; 1 is upright."""
-    if image.format == "PNG" and "exif" not in image.info:
-        return 1  # asking for it would decode the whole image
-    value = image.getexif().get(ORIENTATION, 1)
-    return value if value in range(1, 9) else 1
-
-
-def _upright(image: UInt8[np.ndarray, "size size 3"], orientation: int) -> UInt8[np.ndarray, "size size 3"]:
-    if orientation >= 5:
-        image = image.swapaxes(0, 1)
-    if orientation in (2, 3, 6, 7):
-        image = image[:, ::-1]
-    if orientation in (3, 4, 7, 8):
-        image = image[::-1]
-    return image
-
-
-def _rgb(image: "Image.Image") -> "Image.Image":
-    from PIL import Image
-
-    if image.mode.startswith("I"):  # 16 bits, which convert() would cut off at 255
-        image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))
-    if "A" in image.getbands() or "transparency" in image.info:
-        image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    return image.convert("RGB")

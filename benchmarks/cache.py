@@ -1,0 +1,106 @@
+"""The decoded cache against decoding: how fast it is built, and how fast batches are read from it.
+
+    python benchmarks/cache.py FOLDER_OF_IMAGES --images 1000     # half a minute on two cores; prints Markdown
+
+All ways take turns, several times, on files that the system has in memory; the median of each counts.
+"""
+
+import argparse
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from divconq.data.cache import cached
+from divconq.data.files import Decoded, decode
+from divconq.data.folder import SUFFIXES
+from divconq.data.protocol import ImageSet
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--images", type=int, default=1000)
+    parser.add_argument("--size", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=112)
+    parser.add_argument("--batches", type=int, default=10)
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    files = sorted(file for file in given.folder.rglob("*") if file.suffix.lower() in SUFFIXES)
+    files = files[: given.images]
+    if not files:
+        parser.error(f"{given.folder} has no images")
+    for file in files:
+        file.read_bytes()
+    print(table(measure(files, given), given, len(files)))
+
+
+def measure(files: list[Path], given: argparse.Namespace) -> dict[str, float]:
+    """Median seconds of each way."""
+    pixels = Decoded(tuple(files), torch.ones(len(files)), given.size, given.workers)
+    images = ImageSet(pixels, torch.zeros(len(files), dtype=torch.int64), ("any",), tuple(map(str, files)))
+    drawn = torch.randint(
+        len(files), (given.batches, given.batch), generator=torch.Generator().manual_seed(0)
+    )
+    seconds: dict[str, list[float]] = {}
+
+    def clock(name: str, work: Callable[[], object]) -> None:
+        start = time.perf_counter()
+        work()
+        seconds.setdefault(name, []).append(time.perf_counter() - start)
+
+    def one_round(folder: Path) -> None:
+        clock("loop", lambda: [decode(file, given.size) for file in files])
+        clock("threads", lambda: [pixels.load(part) for part in torch.arange(len(files)).split(256)])
+        clock("build", lambda: cached(images, folder))
+        clock("open", lambda: cached(images, folder))
+        store = cached(images, folder).pixels
+        clock("decode batches", lambda: [pixels.load(index) for index in drawn])
+        clock("read batches", lambda: [store.load(index) for index in drawn])
+
+    for _ in range(given.rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            one_round(Path(folder))
+    return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def table(seconds: dict[str, float], given: argparse.Namespace, count: int) -> str:
+    decoding = {name: count / seconds[name] for name in ("loop", "threads", "build")}
+    reading = {name: given.batches / seconds[name] for name in ("decode batches", "read batches")}
+    first, per_batch = decoding["loop"], reading["decode batches"]
+    threads = f"{given.workers} threads"
+    lines = [
+        "| decoding every image once | images/s | ratio |",
+        "|---|---|---|",
+        f"| in a loop | {first:,.0f} | 1.00 |",
+        f"| {threads}, nothing kept | {decoding['threads']:,.0f} | {decoding['threads'] / first:.2f} |",
+        f"| building the cache, {threads} | {decoding['build']:,.0f} | {decoding['build'] / first:.2f} |",
+        "",
+        f"| random batches of {given.batch} | batches/s | ratio |",
+        "|---|---|---|",
+        f"| decoded on the fly, {threads} | {per_batch:,.1f} | 1.0 |",
+        f"| read from the cache | {reading['read batches']:,.1f} | {reading['read batches'] / per_batch:.1f} |",
+        "",
+        f"Opening the finished cache takes {1000 * seconds['open']:.0f} ms. "
+        f"{count:,} images, side {given.size}, median of {given.rounds} rounds; "
+        f"`python {' '.join(sys.argv)}` on {os.cpu_count()} cores of {processor()}, torch {torch.__version__}.",
+    ]
+    return "\n".join(lines)
+
+
+def processor() -> str:
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text().splitlines() if about.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    main()

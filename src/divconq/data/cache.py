@@ -1,0 +1,396 @@
+"""Images decoded once: one memory-mapped file of squares, which a device with room keeps in its own memory.
+
+A cache is named by its key and has its files side by side in one folder: ``.u8`` holds the images, ``.json``
+the stamp of each. While it is being built there are ``.partial`` in place of ``.u8``, and ``.done``, one byte
+for each image. Any of them may be deleted at any time; images that another cache in the folder has are copied.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int64, UInt8
+from torch import Tensor
+from tqdm import tqdm
+
+from divconq.data.files import Box, Decoded, decode, first_three
+from divconq.data.protocol import ImageSet
+
+FORMAT = 1  # to be raised when decoding gives other pixels
+CHUNK = 256  # images between two marks of how far the building is
+REMEDY = (
+    "set DIVCONQ_CACHE to a folder with room, or add --no-cache to decode images whenever they are needed"
+)
+
+
+@dataclass(frozen=True)
+class Cached:
+    """Decoded images in a memory-mapped file.
+
+    >>> Cached(np.zeros((4, 8, 8, 3), dtype=np.uint8), torch.ones(4)).load(torch.tensor([2, 0])).shape
+    torch.Size([2, 8, 8, 3])
+    """
+
+    images: UInt8[np.ndarray, "n size size 3"]
+    aspect: Float[Tensor, " n"]
+
+    @property
+    def size(self) -> int:
+        """The side of the square."""
+        return int(self.images.shape[1])
+
+    def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
+        """Copy the images at ``index``, in that order."""
+        return torch.from_numpy(self.images[index.numpy()])  # numpy gathers far faster than torch
+
+
+@dataclass(frozen=True)
+class Resident:
+    """Decoded images in the memory of ``device``, or in pinned memory, from which batches go there directly.
+
+    >>> store = Resident(torch.zeros(4, 8, 8, 3, dtype=torch.uint8), torch.ones(4), torch.device("cpu"))
+    >>> store.load(torch.tensor([2, 0])).shape
+    torch.Size([2, 8, 8, 3])
+    """
+
+    images: UInt8[Tensor, "n size size 3"]
+    aspect: Float[Tensor, " n"]
+    device: torch.device
+
+    @property
+    def size(self) -> int:
+        """The side of the square."""
+        return self.images.shape[1]
+
+    def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
+        """The images at ``index``, in that order, on the device."""
+        if self.images.device == self.device:
+            return self.images[index.to(self.device)]
+        batch = torch.empty(len(index), *self.images.shape[1:], dtype=torch.uint8, device=self.device)
+        for image, row in zip(batch, index.tolist(), strict=True):
+            image.copy_(self.images[row], non_blocking=True)
+        return batch
+
+
+def cached(images: ImageSet, folder: Path | None = None) -> ImageSet:
+    """The same images out of a file in ``folder``, into which they are decoded the first time.
+
+    The file goes by a hash of the side S and of each image's path, size, time and box, so a change is noticed.
+    Images that are not decoded from files stay as they are.
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> from divconq.data.folder import flat_folder
+    >>> with tempfile.TemporaryDirectory() as photos:
+    ...     Image.new("RGB", (60, 40), "red").save(Path(photos, "1.png"))
+    ...     cached(flat_folder(photos, size=8), Path(photos, "cache")).pixels.load(torch.tensor([0]))[0, 0, 0]
+    tensor([255,   0,   0], dtype=torch.uint8)
+    """
+    pixels = images.pixels
+    if not isinstance(pixels, Decoded):
+        return images
+    stamps = _stamps(pixels)
+    place = _Place(cache_folder() if folder is None else folder, _key(stamps, pixels.size), pixels.size)
+    try:
+        if not place.holds(len(stamps)):
+            place.folder.mkdir(parents=True, exist_ok=True)
+            with _alone(place.lock):
+                if not place.holds(len(stamps)):
+                    _build(place, pixels, stamps)
+        return replace(images, pixels=Cached(place.open(place.data), pixels.aspect))
+    except OSError as error:
+        raise ValueError(f"the cache in {place.folder} cannot be used ({error}); {REMEDY}") from error
+
+
+def cache_folder() -> Path:
+    """Where caches are: $DIVCONQ_CACHE, else divconq in $XDG_CACHE_HOME, else ~/.cache/divconq.
+
+    >>> cache_folder().is_absolute()
+    True
+    """
+    if chosen := os.environ.get("DIVCONQ_CACHE"):
+        return Path(chosen).expanduser().absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "divconq"
+
+
+def resident(images: ImageSet, device: torch.device, *, share: float = 0.5) -> ImageSet:
+    """Cached images in memory: the device's if they fit into ``share`` of what is free, else pinned, else as is.
+
+    >>> pixels = Cached(np.zeros((1, 8, 8, 3), dtype=np.uint8), torch.ones(1))
+    >>> images = ImageSet(pixels, torch.tensor([0]), ("a",), ("1.png",))
+    >>> resident(images, torch.device("cpu")) is images
+    True
+    """
+    pixels = images.pixels
+    if device.type != "cuda" or not isinstance(pixels, Cached):
+        return images
+    device = torch.empty(0, device=device).device  # cuda is cuda:0, or whichever is the current one
+    shape, needed = pixels.images.shape, pixels.images.nbytes
+    if needed <= share * torch.cuda.mem_get_info(device)[0]:
+        memory = torch.empty(shape, dtype=torch.uint8, device=device)
+    elif 2 ** needed.bit_length() <= 0.5 * _free_memory():  # pinned memory comes in powers of two
+        memory = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+    else:
+        return images
+    for rows in torch.arange(len(memory)).split(CHUNK):
+        memory[rows[0] : rows[-1] + 1] = pixels.load(rows).to(memory.device)
+    return replace(images, pixels=Resident(memory, pixels.aspect, device))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The files of one cache."""
+
+    folder: Path
+    key: str
+    size: int
+
+    @property
+    def data(self) -> Path:
+        return self.folder / f"{self.key}.u8"
+
+    @property
+    def partial(self) -> Path:
+        return self.folder / f"{self.key}.partial"
+
+    @property
+    def done(self) -> Path:
+        return self.folder / f"{self.key}.done"
+
+    @property
+    def index(self) -> Path:
+        return self.folder / f"{self.key}.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.folder / f"{self.key}.lock"
+
+    @property
+    def row(self) -> int:
+        """Bytes of one image."""
+        return self.size * self.size * 3
+
+    def holds(self, count: int) -> bool:
+        """Whether the cache of ``count`` images is complete."""
+        return _bytes(self.data) == count * self.row
+
+    def progress(self, count: int) -> Bool[np.ndarray, " count"]:
+        """Which of ``count`` images are in the unfinished file."""
+        if _bytes(self.partial) == count * self.row and _bytes(self.done) == count:
+            return np.fromfile(self.done, dtype=bool)
+        return np.zeros(count, dtype=bool)
+
+    def open(self, file: Path) -> UInt8[np.ndarray, "n size size 3"]:
+        return np.asarray(np.memmap(file, np.uint8, "r").reshape(-1, self.size, self.size, 3))
+
+    def clear(self) -> None:
+        """Delete everything but the lock, which others may wait for."""
+        for file in self.folder.glob(f"{self.key}.*"):
+            if file != self.lock:
+                file.unlink(missing_ok=True)
+
+
+def _build(place: _Place, pixels: Decoded, stamps: Sequence[str]) -> None:
+    """Fill the unfinished file, where it is found; only a complete one gets its final name."""
+    if place.data.exists():
+        _say(f"{place.data} is damaged (its size is wrong) and is built again")
+        place.data.unlink()
+    done = place.progress(len(stamps))
+    _announce(place, done)
+    try:
+        _fill(place, pixels, stamps, done)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        place.clear()
+        raise ValueError(
+            f"{place.folder} was full before the cache was complete, so what there was of it is removed; {REMEDY}"
+        ) from error
+    if not done.all():
+        missing = [str(pixels.files[i]) for i in np.flatnonzero(~done)]
+        raise ValueError(
+            f"every image must be readable, got {len(missing)} of {len(done)} that are not: "
+            f"{first_three(missing)}; remove them or save them again, the others are kept"
+        )
+    place.partial.replace(place.data)
+    place.done.unlink()
+    for other, theirs in _others(place):
+        _drop_if_superseded(other, theirs, stamps)
+
+
+def _fill(place: _Place, pixels: Decoded, stamps: Sequence[str], done: Bool[np.ndarray, " n"]) -> None:
+    """Write what is not ``done`` yet and can be read, and mark it as done."""
+    if not done.any():
+        place.done.unlink(missing_ok=True)
+        place.partial.write_bytes(b"")
+        os.truncate(place.partial, len(stamps) * place.row)
+    _write(place.index, json.dumps({"format": FORMAT, "size": place.size, "stamps": stamps}).encode())
+    elsewhere = _elsewhere(place, set(stamps))
+    boxes = _boxes(pixels)
+
+    def read(i: int) -> UInt8[np.ndarray, "size size 3"] | None:
+        if stamps[i] in elsewhere:
+            return elsewhere[stamps[i]]
+        try:
+            return np.ascontiguousarray(decode(pixels.files[i], pixels.size, boxes[i]))
+        except ValueError:
+            return None
+
+    wanted = np.flatnonzero(~done)
+    with (
+        place.partial.open("r+b") as file,
+        ThreadPoolExecutor(pixels.workers) as pool,
+        tqdm(total=len(done), initial=int(done.sum()), desc="decoding", unit=" images", disable=None) as bar,
+    ):
+        for rows in np.split(wanted, range(CHUNK, len(wanted), CHUNK)):
+            for row, image in zip(rows.tolist(), pool.map(read, rows.tolist()), strict=True):
+                if image is not None:
+                    file.seek(row * place.row)
+                    file.write(image.data)
+                    done[row] = True
+                bar.update()
+            file.flush()
+            os.fsync(file.fileno())
+            _write(place.done, done.tobytes())
+
+
+def _announce(place: _Place, done: Bool[np.ndarray, " n"]) -> None:
+    """Say how much will be written, unless there is no room for it."""
+    needed, free = int((~done).sum()) * place.row, shutil.disk_usage(place.folder).free
+    if needed > free:
+        raise ValueError(
+            f"the cache needs {_units(needed)} in {place.folder}, got {_units(free)} that are free; {REMEDY}"
+        )
+    have = f", of which {done.sum():,} are there" if done.any() else ""
+    _say(f"decoding {len(done):,} images{have}, once: {_units(needed)} to write to {place.data}")
+
+
+def _others(place: _Place) -> Iterator[tuple[_Place, list[str]]]:
+    """The other caches in the folder with images of the same side, and what they are made of."""
+    for index in sorted(place.folder.glob("*.json")):
+        try:
+            about = json.loads(index.read_text())
+            fits = (about["format"], about["size"]) == (FORMAT, place.size) and index != place.index
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            continue  # just deleted, or not ours
+        if fits:
+            yield replace(place, key=index.stem), about["stamps"]
+
+
+def _elsewhere(place: _Place, stamps: set[str]) -> dict[str, UInt8[np.ndarray, "size size 3"]]:
+    """Images with these stamps that other caches, finished or not, have."""
+    found: dict[str, UInt8[np.ndarray, "size size 3"]] = {}
+    for other, theirs in _others(place):
+        complete = other.holds(len(theirs))
+        done = np.ones(len(theirs), dtype=bool) if complete else other.progress(len(theirs))
+        rows = [row for row in np.flatnonzero(done).tolist() if theirs[row] in stamps]
+        with suppress(FileNotFoundError):  # renamed or deleted meanwhile
+            images = other.open(other.data if complete else other.partial) if rows else ()
+            found |= {theirs[row]: images[row] for row in rows}
+    return found
+
+
+def _drop_if_superseded(other: _Place, theirs: Sequence[str], stamps: Sequence[str]) -> None:
+    """Delete a cache that nobody will finish: it was left incomplete, and all that it has is in ours."""
+    with other.lock.open("a") as handle:
+        if _try_lock(handle) and not other.data.exists():
+            has = {theirs[row] for row in np.flatnonzero(other.progress(len(theirs))).tolist()}
+            if has.issubset(stamps):
+                other.clear()
+
+
+def _key(stamps: Sequence[str], size: int) -> str:
+    return hashlib.sha256(json.dumps([FORMAT, size, *stamps]).encode()).hexdigest()
+
+
+def _stamps(pixels: Decoded) -> list[str]:
+    """A hash of each image's path, size, time of change, and box if it has one."""
+    boxes = _boxes(pixels)
+
+    def stamp(i: int) -> str:
+        file = pixels.files[i].absolute()
+        try:
+            state = file.stat()
+            about = [str(file), state.st_size, state.st_mtime_ns]
+        except OSError:
+            about = [str(file)]  # decoding it will say so
+        return hashlib.sha256(repr([*about, boxes[i]]).encode()).hexdigest()[:24]
+
+    with ThreadPoolExecutor(pixels.workers) as pool:
+        return list(pool.map(stamp, range(len(pixels.files))))
+
+
+def _boxes(pixels: Decoded) -> list[Box] | list[None]:
+    if pixels.boxes is None:
+        return [None] * len(pixels.files)
+    return [(x1, y1, x2, y2) for x1, y1, x2, y2 in pixels.boxes.tolist()]
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Wait until no other process is in here; the lock of one that died is free."""
+    with lock.open("a") as handle:
+        if not _try_lock(handle):
+            _say("another process is building this cache; waiting for it")
+            while not _try_lock(handle):
+                time.sleep(0.2)
+        yield
+
+
+def _try_lock(handle: IO[str]) -> bool:
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Replace a small file, at once."""
+    fresh = file.with_suffix(f"{file.suffix}.new")
+    fresh.write_bytes(content)
+    fresh.replace(file)
+
+
+def _bytes(file: Path) -> int | None:
+    return file.stat().st_size if file.exists() else None
+
+
+def _free_memory() -> int:
+    """Bytes of main memory that can be had; zero where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)
+
+
+def _units(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.1f} GB"
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)

@@ -1,0 +1,215 @@
+"""Image files: their sizes read from the headers at once, their pixels decoded when they are needed."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64, UInt8
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+ORIENTATION = 0x0112  # EXIF tag: how the stored pixels are to be turned
+
+Box: TypeAlias = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Image files, decoded by ``workers`` threads whenever they are asked for.
+
+    ``boxes`` hold x1, y1, x2, y2 of the part to see: pixels of the upright image, x2 and y2 just outside.
+
+    >>> Decoded((), torch.ones(0), size=8, workers=2).load(torch.arange(0)).shape
+    torch.Size([0, 8, 8, 3])
+    """
+
+    files: tuple[Path, ...]
+    aspect: Float[Tensor, " n"]
+    size: int
+    workers: int
+    boxes: Float[Tensor, "n 4"] | None = None
+
+    def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
+        """Decode the images at ``index``, in that order."""
+        chosen = index.tolist()
+        images = np.empty((len(chosen), self.size, self.size, 3), dtype=np.uint8)
+
+        def fill(i: int) -> None:
+            box = None if self.boxes is None else tuple(self.boxes[chosen[i]].tolist())
+            images[i] = decode(self.files[chosen[i]], self.size, box)
+
+        with ThreadPoolExecutor(self.workers) as pool:
+            list(pool.map(fill, range(len(chosen))))
+        return torch.from_numpy(images)
+
+
+def open_files(
+    parts: Sequence[Sequence[Path]],
+    *,
+    size: int,
+    workers: int,
+    boxes: Sequence[Float[Tensor, "_ 4"]] | None = None,
+) -> list[Decoded]:
+    """Open the files of each part; what is wrong in any of them is told once, for all parts.
+
+    >>> open_files([[], []], size=8, workers=2)[1].files
+    ()
+    """
+    files = [file for part in parts for file in part]
+    seen = upright_sizes(files, workers).float()
+    if boxes is not None:
+        every_box = torch.cat(list(boxes))
+        _check_boxes(files, seen, every_box)
+        seen = every_box[:, 2:] - every_box[:, :2]
+    lengths = [len(part) for part in parts]
+    aspects = (seen[:, 0] / seen[:, 1]).split(lengths)
+    return [
+        Decoded(tuple(part), aspects[i], size, workers, None if boxes is None else boxes[i])
+        for i, part in enumerate(parts)
+    ]
+
+
+def upright_sizes(files: Sequence[Path], workers: int) -> Int64[Tensor, "n 2"]:
+    """Read width and height, as seen upright, from the header of each file.
+
+    >>> upright_sizes([], workers=2).shape
+    torch.Size([0, 2])
+    """
+    from PIL import Image
+
+    Image.init()  # before there are threads
+
+    def upright_size(file: Path) -> tuple[int, int] | None:
+        try:
+            with Image.open(file) as image:
+                width, height = image.size
+                return (height, width) if _orientation(image) >= 5 else (width, height)
+        except Exception:  # each format raises errors of its own
+            return None
+
+    with ThreadPoolExecutor(workers) as pool:
+        sizes = list(pool.map(upright_size, files))
+    broken = [str(file) for file, value in zip(files, sizes, strict=True) if value is None]
+    if broken:
+        raise ValueError(
+            f"every image must be readable, got {len(broken)} of {len(files)} that are not: "
+            f"{first_three(broken)}; remove them or save them again"
+        )
+    return torch.tensor(sizes, dtype=torch.int64).reshape(-1, 2)
+
+
+def absent(files: Sequence[Path], workers: int) -> list[Path]:
+    """The files that are not there.
+
+    >>> absent([Path("nowhere.jpg")], workers=1)[0].name
+    'nowhere.jpg'
+    """
+    with ThreadPoolExecutor(workers) as pool:
+        there = list(pool.map(Path.is_file, files))
+    return [file for file, found in zip(files, there, strict=True) if not found]
+
+
+def first_three(names: Sequence[object]) -> str:
+    """Name the first three, and say how many more there are.
+
+    >>> first_three("abcde")
+    'a, b, c and 2 more'
+    """
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(str(name) for name in names[:3]) + more
+
+
+def decode(file: Path, size: int, box: Box | None = None) -> UInt8[np.ndarray, "size size 3"]:
+    """Read an image file, or a box of it, upright, in RGB, squashed to a square; transparency becomes white.
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> with tempfile.TemporaryDirectory() as photos:
+    ...     Image.new("RGB", (60, 40)).save(Path(photos, "1.jpg"))
+    ...     decode(Path(photos, "1.jpg"), 32, (10, 0, 30, 40)).shape
+    (32, 32, 3)
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(file) as image:
+            orientation = _orientation(image)
+            x1, y1, x2, y2 = (0.0, 0.0, 1.0, 1.0) if box is None else _stored(box, image.size, orientation)
+            enough = (int(2 * size / (x2 - x1)), int(2 * size / (y2 - y1)))
+            image.draft("RGB", enough)  # large JPEGs are decoded at an eighth, quarter or half
+            width, height = image.size
+            left, top, right, bottom = x1 * width, y1 * height, x2 * width, y2 * height
+            x, y = int(left), int(top)
+            part = _rgb(image).crop((x, y, ceil(right), ceil(bottom)))  # the filter would look beyond the box
+            small = part.resize(
+                (size, size),
+                Image.Resampling.BILINEAR,
+                box=(left - x, top - y, right - x, bottom - y),
+                reducing_gap=2.0,
+            )
+    except Exception as error:  # each format raises errors of its own
+        raise ValueError(f"{file} cannot be decoded ({error}); remove it or save it again") from error
+    return _upright(np.asarray(small), orientation)
+
+
+def _check_boxes(files: Sequence[Path], sizes: Float[Tensor, "n 2"], boxes: Float[Tensor, "n 4"]) -> None:
+    low, high = boxes[:, :2], boxes[:, 2:]
+    good = ((low >= 0) & (low < high) & (high <= sizes)).all(1)
+    bad = (~good).nonzero().flatten().tolist()
+    if bad:
+        named = [
+            f"{files[i]} ({', '.join(f'{value:g}' for value in boxes[i].tolist())} "
+            f"in {sizes[i, 0]:g} x {sizes[i, 1]:g})"
+            for i in bad
+        ]
+        raise ValueError(
+            "every box x1, y1, x2, y2 must lie in its image and not be empty, "
+            f"got {len(bad)} of {len(files)} that do not: {first_three(named)}; correct them"
+        )
+
+
+def _orientation(image: "Image.Image") -> int:
+    """How the stored pixels are turned, 1 to 8; 1 is upright."""
+    if image.format == "PNG" and "exif" not in image.info:
+        return 1  # asking for it would decode the whole image
+    value = image.getexif().get(ORIENTATION, 1)
+    return value if value in range(1, 9) else 1
+
+
+def _upright(image: UInt8[np.ndarray, "size size 3"], orientation: int) -> UInt8[np.ndarray, "size size 3"]:
+    if orientation >= 5:
+        image = image.swapaxes(0, 1)
+    if orientation in (2, 3, 6, 7):
+        image = image[:, ::-1]
+    if orientation in (3, 4, 7, 8):
+        image = image[::-1]
+    return image
+
+
+def _stored(box: Box, size: tuple[int, int], orientation: int) -> Box:
+    """Where a box of the upright image lies among the stored pixels, from 0 to 1: the inverse of _upright."""
+    width, height = size[::-1] if orientation >= 5 else size
+    x1, y1, x2, y2 = box[0] / width, box[1] / height, box[2] / width, box[3] / height
+    if orientation in (3, 4, 7, 8):
+        y1, y2 = 1 - y2, 1 - y1
+    if orientation in (2, 3, 6, 7):
+        x1, x2 = 1 - x2, 1 - x1
+    return (y1, x1, y2, x2) if orientation >= 5 else (x1, y1, x2, y2)
+
+
+def _rgb(image: "Image.Image") -> "Image.Image":
+    from PIL import Image
+
+    if image.mode.startswith("I"):  # 16 bits, which convert() would cut off at 255
+        image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))
+    if "A" in image.getbands() or "transparency" in image.info:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image.convert("RGB")
