@@ -27,6 +27,11 @@ def write_photos(folder: Path, classes: int = 16, images: int = 6, size: int = 2
     return folder
 
 
+@pytest.fixture(autouse=True, scope="session")
+def cache_of_the_tests(tmp_path_factory):
+    os.environ["DIVCONQ_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory):
     return write_photos(tmp_path_factory.mktemp("data") / "photos")

@@ -30,7 +30,7 @@ USAGE = """divconq {version}: train image-retrieval embeddings by divide and con
 Every command explains its flags with --help, for example: divconq train cub --help
 """
 
-MAY_CHANGE = {"epochs", "device", "workers", "eval_every", "root", "data", "import_file"}
+MAY_CHANGE = {"epochs", "device", "workers", "eval_every", "root", "data", "cache", "import_file"}
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def train_command(argv: list[str]) -> None:
             raise ValueError(
                 f"a resumed run keeps its settings, but these would change: {listed}; start a new run"
             )
-    out = parsed.resume or parsed.out or _free_folder(named or Path(config.data).name)
+    out = parsed.resume or parsed.out or _free_folder(named or Path(config.data).stem)
 
     from divconq import train as training
     from divconq.report import summary

@@ -20,9 +20,11 @@ class Config:
 
     # --- data ---
     data: str = "demo"
-    """The dataset: demo, or a folder of class folders (see "Your own photos" in the README)."""
+    """demo, a benchmark (cub, cars, sop, inshop, vehicleid), a folder of class folders, or a .csv or .parquet file."""
     root: Path | None = None
     """Where a benchmark lies on disk."""
+    cache: bool = True
+    """Decode images once into a file (in ~/.cache/divconq, or $DIVCONQ_CACHE) and read them from there."""
     test_classes: float = 0.5
     """Own photos without a test folder: the share of the classes that is kept for testing."""
     val_classes: int = 0

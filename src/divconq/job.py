@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 
 from divconq.config import Config
 from divconq.data import Dataset, ImageSet, drop_singletons, hold_out, open_dataset
+from divconq.data.cache import cached
 from divconq.data.sampler import plan_epoch
 from divconq.data.transforms import Augmentation, augmentation
 from divconq.embed import embed
@@ -57,6 +58,11 @@ def prepare(config: Config) -> Job:
     if config.import_file is not None:
         import_file(config.import_file)
     data, validation = open_data(config)
+    if config.cache:
+        data = Dataset(
+            data.name, cached(data.train), cached(data.test), data.gallery and cached(data.gallery)
+        )
+        validation = validation and cached(validation)
     torch.manual_seed(config.seed)
     model = make_model(
         config.backbone,

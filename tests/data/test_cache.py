@@ -13,9 +13,11 @@ import torch
 from PIL import Image
 
 from divconq.data import cache, files
-from divconq.data.cache import Cached, Resident, cache_folder, cached, resident
+from divconq.data import resident as memory
+from divconq.data.cache import Cached, cache_folder, cached
 from divconq.data.folder import flat_folder
-from divconq.data.protocol import ImageSet, InMemory
+from divconq.data.protocol import ImageSet, InMemory, subset
+from divconq.data.resident import Resident, resident
 
 
 def write(file, seed):
@@ -129,7 +131,7 @@ def test_an_image_that_is_not_there(photos, store):
 def test_images_in_memory_stay_as_they_are(store):
     pixels = InMemory(torch.zeros(1, 8, 8, 3, dtype=torch.uint8))
     images = ImageSet(pixels, torch.tensor([0]), ("a",), ("1",))
-    assert cached(images, store) is images
+    assert cached(images, store).pixels is images.pixels
     assert not store.exists()
 
 
@@ -443,6 +445,13 @@ def test_the_lock_of_a_dead_process_is_free(photos, store, capsys):
     assert "waiting" not in capsys.readouterr().err
 
 
+def test_chosen_images_are_cached_with_the_rest(photos, store):
+    images = opened(photos)
+    some = cached(subset(images, torch.arange(10) % 3 == 0), store)
+    assert torch.equal(everything(some), everything(images)[::3])
+    assert isinstance(some.pixels.source, Cached)
+
+
 # In memory
 
 
@@ -460,9 +469,9 @@ def test_resident_images_are_gathered(photos, store):
 
 def test_free_memory():
     if Path("/proc/meminfo").exists():
-        assert 0 < cache._free_memory() < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        assert 0 < memory._free_memory() < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     else:
-        assert cache._free_memory() == 0
+        assert memory._free_memory() == 0
 
 
 @pytest.mark.gpu
@@ -471,7 +480,7 @@ def test_free_memory():
 )
 def test_resident_where_there_is_room(photos, store, monkeypatch, free, where):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free[0], free[0]))
-    monkeypatch.setattr(cache, "_free_memory", lambda: free[1])
+    monkeypatch.setattr(memory, "_free_memory", lambda: free[1])
     images = cached(opened(photos), store)
     pixels = resident(images, torch.device("cuda")).pixels
     index = torch.tensor([7, 0, 7, 3])

@@ -1,4 +1,4 @@
-"""Images decoded once: one memory-mapped file of squares, which a device with room keeps in its own memory.
+"""Images decoded once: one memory-mapped file of squares.
 
 A cache is named by its key and has its files side by side in one folder: ``.u8`` holds the images, ``.json``
 the stamp of each. While it is being built there are ``.partial`` in place of ``.u8``, and ``.done``, one byte
@@ -26,7 +26,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from divconq.data.files import Box, Decoded, decode, first_three
-from divconq.data.protocol import ImageSet
+from divconq.data.protocol import Chosen, ImageSet, Pixels
 
 FORMAT = 1  # to be raised when decoding gives other pixels
 CHUNK = 256  # images between two marks of how far the building is
@@ -56,34 +56,6 @@ class Cached:
         return torch.from_numpy(self.images[index.numpy()])  # numpy gathers far faster than torch
 
 
-@dataclass(frozen=True)
-class Resident:
-    """Decoded images in the memory of ``device``, or in pinned memory, from which batches go there directly.
-
-    >>> store = Resident(torch.zeros(4, 8, 8, 3, dtype=torch.uint8), torch.ones(4), torch.device("cpu"))
-    >>> store.load(torch.tensor([2, 0])).shape
-    torch.Size([2, 8, 8, 3])
-    """
-
-    images: UInt8[Tensor, "n size size 3"]
-    aspect: Float[Tensor, " n"]
-    device: torch.device
-
-    @property
-    def size(self) -> int:
-        """The side of the square."""
-        return self.images.shape[1]
-
-    def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
-        """The images at ``index``, in that order, on the device."""
-        if self.images.device == self.device:
-            return self.images[index.to(self.device)]
-        batch = torch.empty(len(index), *self.images.shape[1:], dtype=torch.uint8, device=self.device)
-        for image, row in zip(batch, index.tolist(), strict=True):
-            image.copy_(self.images[row], non_blocking=True)
-        return batch
-
-
 def cached(images: ImageSet, folder: Path | None = None) -> ImageSet:
     """The same images out of a file in ``folder``, into which they are decoded the first time.
 
@@ -98,18 +70,23 @@ def cached(images: ImageSet, folder: Path | None = None) -> ImageSet:
     ...     cached(flat_folder(photos, size=8), Path(photos, "cache")).pixels.load(torch.tensor([0]))[0, 0, 0]
     tensor([255,   0,   0], dtype=torch.uint8)
     """
-    pixels = images.pixels
+    return replace(images, pixels=_cached(images.pixels, cache_folder() if folder is None else folder))
+
+
+def _cached(pixels: Pixels, folder: Path) -> Pixels:
+    if isinstance(pixels, Chosen):
+        return replace(pixels, source=_cached(pixels.source, folder))
     if not isinstance(pixels, Decoded):
-        return images
+        return pixels
     stamps = _stamps(pixels)
-    place = _Place(cache_folder() if folder is None else folder, _key(stamps, pixels.size), pixels.size)
+    place = _Place(folder, _key(stamps, pixels.size), pixels.size)
     try:
         if not place.holds(len(stamps)):
             place.folder.mkdir(parents=True, exist_ok=True)
             with _alone(place.lock):
                 if not place.holds(len(stamps)):
                     _build(place, pixels, stamps)
-        return replace(images, pixels=Cached(place.open(place.data), pixels.aspect))
+        return Cached(place.open(place.data), pixels.aspect)
     except OSError as error:
         raise ValueError(f"the cache in {place.folder} cannot be used ({error}); {REMEDY}") from error
 
@@ -123,30 +100,6 @@ def cache_folder() -> Path:
     if chosen := os.environ.get("DIVCONQ_CACHE"):
         return Path(chosen).expanduser().absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "divconq"
-
-
-def resident(images: ImageSet, device: torch.device, *, share: float = 0.5) -> ImageSet:
-    """Cached images in memory: the device's if they fit into ``share`` of what is free, else pinned, else as is.
-
-    >>> pixels = Cached(np.zeros((1, 8, 8, 3), dtype=np.uint8), torch.ones(1))
-    >>> images = ImageSet(pixels, torch.tensor([0]), ("a",), ("1.png",))
-    >>> resident(images, torch.device("cpu")) is images
-    True
-    """
-    pixels = images.pixels
-    if device.type != "cuda" or not isinstance(pixels, Cached):
-        return images
-    device = torch.empty(0, device=device).device  # cuda is cuda:0, or whichever is the current one
-    shape, needed = pixels.images.shape, pixels.images.nbytes
-    if needed <= share * torch.cuda.mem_get_info(device)[0]:
-        memory = torch.empty(shape, dtype=torch.uint8, device=device)
-    elif 2 ** needed.bit_length() <= 0.5 * _free_memory():  # pinned memory comes in powers of two
-        memory = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
-    else:
-        return images
-    for rows in torch.arange(len(memory)).split(CHUNK):
-        memory[rows[0] : rows[-1] + 1] = pixels.load(rows).to(memory.device)
-    return replace(images, pixels=Resident(memory, pixels.aspect, device))
 
 
 @dataclass(frozen=True)
@@ -373,15 +326,6 @@ def _write(file: Path, content: bytes) -> None:
 
 def _bytes(file: Path) -> int | None:
     return file.stat().st_size if file.exists() else None
-
-
-def _free_memory() -> int:
-    """Bytes of main memory that can be had; zero where the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)
 
 
 def _units(count: float) -> str:
