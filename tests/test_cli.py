@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 
@@ -143,7 +144,7 @@ def test_a_run_stopped_by_a_user_says_how_to_go_on(photos, tmp_path, capsys, mon
     [
         (
             "trian demo",
-            "unknown command 'trian': choose one of train, eval, embed, presets; did you mean 'train'?",
+            "unknown command 'trian': choose one of train, eval, embed, data, presets; did you mean 'train'?",
         ),
         ("train dmeo", "unknown preset 'dmeo': choose one of demo, cub"),
         ("train demo --k-mxa 4", "Perhaps you meant: --k-max"),
@@ -172,6 +173,18 @@ def test_bad_input_is_one_sentence_and_exit_code_2(argv, message, capsys, tmp_pa
     monkeypatch.chdir(tmp_path)
     assert message in refused(capsys, *argv.split())
     assert not list(tmp_path.iterdir()), "nothing is written"
+
+
+def test_data_check_tells_good_data_from_bad(photos, tmp_path, capsys):
+    main(["data", "check", str(photos), "--json"])
+    assert json.loads(capsys.readouterr().out)["problems"] == []
+    shutil.copytree(photos, tmp_path / "photos")
+    (tmp_path / "photos" / "class00" / "0.png").write_bytes(b"")
+    with pytest.raises(SystemExit) as stop:
+        main(["data", "check", str(tmp_path / "photos")])
+    assert stop.value.code == 1
+    assert "class00/0.png" in capsys.readouterr().out
+    assert "use: divconq data check" in refused(capsys, "data", "chekc", photos)
 
 
 def test_a_run_folder_that_exists_is_not_overwritten(trained, photos, capsys):

@@ -6,16 +6,16 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 import tyro
 import yaml
 
 from divconq import __version__
+from divconq.arguments import DataCheckArguments, EmbedArguments, EvalArguments, TrainArguments
 from divconq.checks import did_you_mean
-from divconq.config import Config, differences, from_yaml, to_yaml
+from divconq.config import differences, from_yaml, to_yaml
 from divconq.presets import PRESETS, preset
 
 USAGE = """divconq {version}: train image-retrieval embeddings by divide and conquer
@@ -25,61 +25,13 @@ USAGE = """divconq {version}: train image-retrieval embeddings by divide and con
   divconq train --resume RUN                  continue a run that was stopped
   divconq eval RUN                            score a trained run
   divconq embed RUN --data FOLDER --out FILE  embed images into an .npz file
+  divconq data check NAME_OR_FOLDER           look for what is wrong with a dataset
   divconq presets [show PRESET]               list the presets, or print one
 
 Every command explains its flags with --help, for example: divconq train cub --help
 """
 
 MAY_CHANGE = {"epochs", "device", "workers", "eval_every", "root", "data", "cache", "import_file"}
-
-
-@dataclass(frozen=True)
-class TrainArguments:
-    """Train a model; every setting of the preset can be changed by a flag."""
-
-    config: tyro.conf.OmitArgPrefixes[Config]
-    out: Path | None = None
-    """The run folder to make; runs/NAME when not given."""
-    resume: Path | None = None
-    """Continue the run in this folder."""
-
-
-@dataclass(frozen=True)
-class EvalArguments:
-    """Score a trained run on the images it was tested on, or on others."""
-
-    run: tyro.conf.Positional[Path]
-    """The run folder."""
-    data: str | None = None
-    """Score on this dataset or folder instead of the run's own."""
-    checkpoint: Literal["last", "best"] = "last"
-    """Which epoch's model."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to compute."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
-    import_file: Annotated[Path | None, tyro.conf.arg(name="import")] = None
-    """Run this Python file first, if the run was trained with one."""
-
-
-@dataclass(frozen=True)
-class EmbedArguments:
-    """Embed images with a trained run into an .npz file: embeddings, labels, names, paths."""
-
-    run: tyro.conf.Positional[Path]
-    """The run folder."""
-    data: str
-    """A dataset, or any folder of images."""
-    out: Path
-    """The .npz file to write."""
-    split: Literal["train", "test", "gallery"] = "test"
-    """Which part of a dataset."""
-    checkpoint: Literal["last", "best"] = "last"
-    """Which epoch's model."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to compute."""
-    import_file: Annotated[Path | None, tyro.conf.arg(name="import")] = None
-    """Run this Python file first, if the run was trained with one."""
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -184,6 +136,21 @@ def embed_command(argv: list[str]) -> None:
     print(f"{parsed.out}: {len(embeddings)} embeddings of {embeddings.shape[1]} dimensions")
 
 
+def data_command(argv: list[str]) -> None:
+    """``divconq data check``."""
+    if argv[:1] != ["check"]:
+        raise ValueError("use: divconq data check NAME_OR_FOLDER [--root DIR] [--json]")
+    parsed = tyro.cli(DataCheckArguments, args=argv[1:], prog="divconq data check")
+    from divconq.data import open_dataset
+    from divconq.data.check import check_dataset, text
+
+    dataset = open_dataset(parsed.data, root=parsed.root, workers=parsed.workers, keep_broken=True)
+    report = check_dataset(dataset, workers=parsed.workers)
+    print(report.to_json() if parsed.json else text(report))
+    if report.problems:
+        raise SystemExit(1)
+
+
 def presets_command(argv: list[str]) -> None:
     """``divconq presets``."""
     match argv:
@@ -199,6 +166,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "train": train_command,
     "eval": eval_command,
     "embed": embed_command,
+    "data": data_command,
     "presets": presets_command,
 }
 

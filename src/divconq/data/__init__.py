@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from divconq.data.benchmarks import READERS
+from divconq.data.files import broken_files_kept
 from divconq.data.protocol import Dataset, ImageSet, InMemory, Pixels, subset
 
 __all__ = [
@@ -29,15 +30,22 @@ def open_dataset(
     test_classes: float = 0.5,
     workers: int = 4,
     seed: int = 0,
+    keep_broken: bool = False,
 ) -> Dataset:
     """The dataset called ``name``, or the one in the folder or table of that name.
 
     Names are demo (or demo:1, demo:2, ... with other species) and those of ``READERS``, published benchmarks
-    that lie in ``root``. A folder has class folders, a .csv or .parquet file a row for each image.
+    that lie in ``root``. A folder has class folders, a .csv or .parquet file a row for each image. Files that
+    are no readable images are refused, unless ``keep_broken`` is set to look at them.
 
     >>> len(open_dataset("demo").test.names)
     40
     """
+    if keep_broken:
+        with broken_files_kept():
+            return open_dataset(
+                name, root=root, size=size, test_classes=test_classes, workers=workers, seed=seed
+            )
     if _is_demo(name):
         from divconq.data.demo import demo
 

@@ -1,7 +1,9 @@
 """Image files: their sizes read from the headers at once, their pixels decoded when they are needed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from PIL import Image
 
 ORIENTATION = 0x0112  # EXIF tag: how the stored pixels are to be turned
+UNKNOWN = (1 << 30, 1 << 30)  # stands for the size of a broken file: a square in which every box lies
+
+_keep_broken: ContextVar[bool] = ContextVar("keep_broken", default=False)
 
 Box: TypeAlias = tuple[float, float, float, float]
 
@@ -76,6 +81,21 @@ def open_files(
     ]
 
 
+@contextmanager
+def broken_files_kept() -> Iterator[None]:
+    """Open files whose header cannot be read too, as if they were square: to look at them, not to train.
+
+    >>> with broken_files_kept():
+    ...     open_files([[Path("nowhere.jpg")]], size=8, workers=1)[0].aspect
+    tensor([1.])
+    """
+    token = _keep_broken.set(True)
+    try:
+        yield
+    finally:
+        _keep_broken.reset(token)
+
+
 def upright_sizes(files: Sequence[Path], workers: int) -> Int64[Tensor, "n 2"]:
     """Read width and height, as seen upright, from the header of each file.
 
@@ -90,19 +110,19 @@ def upright_sizes(files: Sequence[Path], workers: int) -> Int64[Tensor, "n 2"]:
         try:
             with Image.open(file) as image:
                 width, height = image.size
-                return (height, width) if _orientation(image) >= 5 else (width, height)
+                return (height, width) if exif_orientation(image) >= 5 else (width, height)
         except Exception:  # each format raises errors of its own
             return None
 
     with ThreadPoolExecutor(workers) as pool:
         sizes = list(pool.map(upright_size, files))
     broken = [str(file) for file, value in zip(files, sizes, strict=True) if value is None]
-    if broken:
+    if broken and not _keep_broken.get():
         raise ValueError(
             f"every image must be readable, got {len(broken)} of {len(files)} that are not: "
             f"{first_three(broken)}; remove them or save them again"
         )
-    return torch.tensor(sizes, dtype=torch.int64).reshape(-1, 2)
+    return torch.tensor([value or UNKNOWN for value in sizes], dtype=torch.int64).reshape(-1, 2)
 
 
 def absent(files: Sequence[Path], workers: int) -> list[Path]:
@@ -140,7 +160,7 @@ def decode(file: Path, size: int, box: Box | None = None) -> UInt8[np.ndarray, "
 
     try:
         with Image.open(file) as image:
-            orientation = _orientation(image)
+            orientation = exif_orientation(image)
             x1, y1, x2, y2 = (0.0, 0.0, 1.0, 1.0) if box is None else _stored(box, image.size, orientation)
             enough = (int(2 * size / (x2 - x1)), int(2 * size / (y2 - y1)))
             image.draft("RGB", enough)  # large JPEGs are decoded at an eighth, quarter or half
@@ -175,8 +195,13 @@ def _check_boxes(files: Sequence[Path], sizes: Float[Tensor, "n 2"], boxes: Floa
         )
 
 
-def _orientation(image: "Image.Image") -> int:
-    """How the stored pixels are turned, 1 to 8; 1 is upright."""
+def exif_orientation(image: "Image.Image") -> int:
+    """How the stored pixels are turned, 1 to 8; 1 is upright.
+
+    >>> from PIL import Image
+    >>> exif_orientation(Image.new("RGB", (60, 40)))
+    1
+    """
     if image.format == "PNG" and "exif" not in image.info:
         return 1  # asking for it would decode the whole image
     value = image.getexif().get(ORIENTATION, 1)
