@@ -8,9 +8,9 @@ from torch.optim import Optimizer
 
 from divconq.config import Config
 from divconq.data import Dataset, ImageSet, drop_singletons, hold_out, open_dataset
+from divconq.data.augmentation import Augmentation, augmentation
 from divconq.data.cache import cached
 from divconq.data.sampler import plan_epoch
-from divconq.data.transforms import Augmentation, augmentation
 from divconq.embed import embed
 from divconq.evaluation import evaluate
 from divconq.losses import make_loss

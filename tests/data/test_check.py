@@ -8,7 +8,8 @@ import torch
 from PIL import Image
 
 from divconq.data import open_dataset
-from divconq.data.check import KINDS, OF_DUPLICATES, OF_FILES, OF_LABELS, check_dataset, file_kinds, text
+from divconq.data.check import KINDS, OF_DUPLICATES, OF_FILES, OF_LABELS, check_dataset, text
+from divconq.data.file_kinds import file_kinds
 from divconq.data.protocol import Dataset, ImageSet, InMemory
 
 BROKEN = [kind for kind in OF_FILES if OF_FILES[kind].wrong]

@@ -10,7 +10,8 @@ from PIL import Image
 from torchvision.transforms import CenterCrop, Compose, Resize, ToTensor
 
 from divconq.data import transforms
-from divconq.data.transforms import AUGMENTATIONS, Augmentation, Draws, augment, augmentation, draw
+from divconq.data.augmentation import AUGMENTATIONS, Augmentation, Draws, augmentation, draw
+from divconq.data.transforms import augment
 
 
 def seeded(seed=0):

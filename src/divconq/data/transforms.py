@@ -10,169 +10,14 @@ one bilinear interpolation, reflected at the border of the image. Where a crop n
 to ``resize``, aspect 1, no rotation or shift) its pixels are copied exactly.
 """
 
-import math
-from dataclasses import dataclass, fields, replace
-
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int64, UInt8
+from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
-from divconq.checks import did_you_mean
+from divconq.data.augmentation import BLURS, RATIOS, Draws
 
-CROPS = ("random", "random_resized", "central")
-RATIOS = (3 / 4, 4 / 3)  # width / height of a random_resized crop
-TRIES = 10  # to place a random_resized crop inside the image
-ANGLE = math.radians(45)
-SHIFT = 1 / 16  # of the side
-BLURS = (3, 5, 7)
-HOLES, HOLE = 5, 40 / 224  # how many, and their largest side as a share of the image's
 LUMA = (0.2989, 0.587, 0.114)
-
-
-@dataclass(frozen=True)
-class Augmentation:
-    """The probability of each change, and how to crop.
-
-    ``strength`` is the range s of the jitter: brightness, contrast, saturation (by 1 ± s), hue (± s turns).
-
-    >>> Augmentation(flip=0.5, crop="random_resized", crop_scale=(0.2, 1.0)).rotate
-    0.0
-    """
-
-    flip: float = 0.0
-    rotate: float = 0.0
-    shift: float = 0.0
-    blur: float = 0.0
-    cutout: float = 0.0
-    jitter: float = 0.0
-    strength: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
-    grey: float = 0.0
-    crop: str = "random"
-    crop_scale: tuple[float, float] = (0.08, 1.0)
-
-    def __post_init__(self) -> None:
-        for name in ("flip", "rotate", "shift", "blur", "cutout", "jitter", "grey"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be a probability from 0 to 1, got {getattr(self, name)}")
-        if self.crop not in CROPS:
-            raise ValueError(f"crop must be one of {', '.join(CROPS)}, got {self.crop!r}")
-        least, most = self.crop_scale
-        if not 0 < least <= most <= 1:
-            raise ValueError(
-                f"crop_scale must be shares of the image, least and most, with 0 < least <= most <= 1, "
-                f"got {self.crop_scale}; use (0.08, 1.0)"
-            )
-
-
-_STANDARD = Augmentation(flip=0.5)
-_GEOM = replace(_STANDARD, rotate=0.5, shift=0.5, blur=0.5, cutout=0.5)
-
-AUGMENTATIONS = {
-    "none": Augmentation(crop="central"),
-    "standard": _STANDARD,
-    "geom": _GEOM,
-    "geom+color": replace(_GEOM, jitter=0.5, strength=(0.2, 0.2, 0.0, 0.0)),
-    "color-heavy": replace(_STANDARD, jitter=0.8, strength=(0.4, 0.4, 0.4, 0.1), grey=0.2),
-}
-
-
-def augmentation(
-    name: str, crop: str = "random", crop_scale: tuple[float, float] = (0.08, 1.0)
-) -> Augmentation:
-    """One of ``AUGMENTATIONS`` with this crop; ``none`` is always the central crop.
-
-    >>> augmentation("standard", crop="random_resized").crop
-    'random_resized'
-    """
-    if name not in AUGMENTATIONS:
-        hint = did_you_mean(name, AUGMENTATIONS)
-        raise ValueError(f"augmentation must be one of {', '.join(AUGMENTATIONS)}, got {name!r}{hint}")
-    chosen = replace(AUGMENTATIONS[name], crop=crop, crop_scale=crop_scale)
-    return replace(chosen, crop="central") if name == "none" else chosen
-
-
-@dataclass(frozen=True)
-class Draws:
-    """The random numbers of a batch; None where the augmentation never makes the change.
-
-    Positions and sizes are shares of what there is room for, so that they fit any image: ``place`` of the
-    crop; ``area`` and ``ratio`` of each try of a random_resized crop; ``shift`` and the ``holes`` (left, top,
-    right, bottom) of the output's side. ``blur`` is the side of the box; 1 is none.
-
-    >>> draw(2, AUGMENTATIONS["none"], generator=torch.Generator()).blur is None
-    True
-    """
-
-    place: Float[Tensor, "n 2"]
-    area: Float[Tensor, "n tries"] | None
-    ratio: Float[Tensor, "n tries"] | None
-    flip: Bool[Tensor, " n"]
-    angle: Float[Tensor, " n"]
-    shift: Float[Tensor, "n 2"]
-    blur: Int64[Tensor, " n"] | None
-    holes: Float[Tensor, "n holes 4"] | None
-    brightness: Float[Tensor, " n"] | None
-    contrast: Float[Tensor, " n"] | None
-    saturation: Float[Tensor, " n"] | None
-    hue: Float[Tensor, " n"] | None
-    grey: Bool[Tensor, " n"] | None
-
-    def to(self, device: torch.device | str) -> "Draws":
-        """Copy the numbers to another device."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: x.to(device) for name, x in values.items() if x is not None})
-
-
-def draw(n: int, augmentation: Augmentation, *, generator: torch.Generator) -> Draws:
-    """Draw the random numbers for ``n`` images on the CPU.
-
-    >>> draw(3, AUGMENTATIONS["geom"], generator=torch.Generator().manual_seed(0)).angle.shape
-    torch.Size([3])
-    """
-
-    def uniform(low: float, high: float, *shape: int) -> Tensor:
-        return low + (high - low) * torch.rand(n, *shape, generator=generator)
-
-    def happens(probability: float) -> Tensor:
-        return torch.rand(n, generator=generator) < probability
-
-    a = augmentation
-    resized, central = a.crop == "random_resized", a.crop == "central"
-    jittered = happens(a.jitter)
-    brightness, contrast, saturation, hue = (
-        torch.where(jittered, uniform(middle - s, middle + s), middle) if a.jitter and s else None
-        for s, middle in zip(a.strength, (1.0, 1.0, 1.0, 0.0), strict=True)
-    )
-    return Draws(
-        place=torch.full((n, 2), 0.5) if central else uniform(0, 1, 2),
-        area=uniform(*a.crop_scale, TRIES) if resized else None,
-        ratio=uniform(math.log(RATIOS[0]), math.log(RATIOS[1]), TRIES).exp() if resized else None,
-        flip=happens(a.flip),
-        angle=happens(a.rotate) * uniform(-ANGLE, ANGLE),
-        shift=happens(a.shift)[:, None] * uniform(-SHIFT, SHIFT, 2),
-        blur=torch.where(happens(a.blur), _choose(BLURS, uniform(0, 1)), 1) if a.blur else None,
-        holes=_holes(happens(a.cutout), uniform(0, 1, 1 + 4 * HOLES)) if a.cutout else None,
-        brightness=brightness,
-        contrast=contrast,
-        saturation=saturation,
-        hue=hue,
-        grey=happens(a.grey) if a.grey else None,
-    )
-
-
-def _choose(values: tuple[int, ...], u: Float[Tensor, " n"]) -> Int64[Tensor, " n"]:
-    return torch.tensor(values)[(u * len(values)).long()]
-
-
-def _holes(on: Bool[Tensor, " n"], u: Float[Tensor, "n numbers"]) -> Float[Tensor, "n holes 4"]:
-    """Between one hole and all for the images that are ``on``; those that are not there have no area."""
-    count = 1 + (u[:, :1] * HOLES).long()
-    there = on[:, None] & (torch.arange(HOLES) < count)
-    position, side = u[:, 1:].reshape(-1, HOLES, 2, 2).unbind(dim=2)
-    side = side * HOLE * there[:, :, None]
-    corner = position * (1 - side)
-    return torch.cat([corner, corner + side], dim=2)
 
 
 def test_view(
@@ -218,6 +63,7 @@ def augment(
 ) -> Float[Tensor, "b 3 size size"]:
     """Crop, flip, rotate and shift; then blur, cut holes, change colours, in the order of ``Draws``.
 
+    >>> from divconq.data.augmentation import AUGMENTATIONS, draw
     >>> draws = draw(2, AUGMENTATIONS["standard"], generator=torch.Generator().manual_seed(0))
     >>> augment(torch.zeros(2, 8, 8, 3, dtype=torch.uint8), torch.ones(2), draws, 6, 8).shape
     torch.Size([2, 3, 6, 6])
