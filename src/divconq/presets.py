@@ -11,7 +11,7 @@ import dataclasses
 from divconq.checks import did_you_mean
 from divconq.config import Config
 
-# About two minutes on two CPU cores. Chosen by R@1 on demo:1 (other species); what it reaches is in benchmarks/demo.md.
+# Two to three minutes on two CPU cores. Chosen by R@1 on demo:1 (other species); benchmarks/demo.md has the results.
 DEMO = Config(
     data="demo",
     image_size=48,
