@@ -15,10 +15,10 @@ from divconq.data.transforms import augment
 def read_ahead(pixels: Pixels, batches: Iterable[Tensor]) -> Iterator[Tensor]:
     """The images of one batch of indices after another, the next one being read in the background.
 
-        >>> from divconq.data.protocol import InMemory
-        >>> store = InMemory(torch.zeros(4, 8, 8, 3, dtype=torch.uint8))
-        >>> [len(images) for images in read_ahead(store, [torch.tensor([0, 1]), torch.tensor([2])])]
-        [2, 1]
+    >>> from divconq.data.protocol import InMemory
+    >>> store = InMemory(torch.zeros(4, 8, 8, 3, dtype=torch.uint8))
+    >>> [len(images) for images in read_ahead(store, [torch.tensor([0, 1]), torch.tensor([2])])]
+    [2, 1]
     """
     with ThreadPoolExecutor(max_workers=1) as reader:
         coming = None
