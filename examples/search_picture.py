@@ -29,7 +29,7 @@ drawn = torch.randperm(len(images), generator=torch.Generator().manual_seed(argu
 ]
 (found,) = nearest(embeddings[drawn], embeddings, arguments.neighbours, exclude=drawn)
 
-side, gap = 96, 6
+side, gap = 72, 6
 cell = side + 2 * gap
 sheet = Image.new("RGB", ((1 + arguments.neighbours) * cell + 2 * gap, len(drawn) * cell), "white")
 for row, (query, results) in enumerate(zip(drawn.tolist(), found.tolist(), strict=True)):

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import types
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,11 +12,9 @@ import torch
 from PIL import Image
 
 from divconq.data import cache, files
-from divconq.data import resident as memory
 from divconq.data.cache import Cached, cache_folder, cached
 from divconq.data.folder import flat_folder
 from divconq.data.protocol import ImageSet, InMemory, subset
-from divconq.data.resident import Resident, resident
 
 
 def write(file, seed):
@@ -450,46 +447,3 @@ def test_chosen_images_are_cached_with_the_rest(photos, store):
     some = cached(subset(images, torch.arange(10) % 3 == 0), store)
     assert torch.equal(everything(some), everything(images)[::3])
     assert isinstance(some.pixels.source, Cached)
-
-
-# In memory
-
-
-def test_on_the_cpu_there_is_nothing_to_do(photos, store):
-    images = cached(opened(photos), store)
-    assert resident(images, torch.device("cpu")) is images
-
-
-def test_resident_images_are_gathered(photos, store):
-    expected = everything(opened(photos))
-    pixels = Resident(expected, torch.ones(10), torch.device("cpu"))
-    assert torch.equal(pixels.load(torch.tensor([7, 0, 7])), expected[[7, 0, 7]])
-    assert pixels.size == 8
-
-
-def test_free_memory():
-    if Path("/proc/meminfo").exists():
-        assert 0 < memory._free_memory() < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    else:
-        assert memory._free_memory() == 0
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("free", "where"), [((10**12, 10**12), "device"), ((0, 10**12), "pinned"), ((0, 0), "map")]
-)
-def test_resident_where_there_is_room(photos, store, monkeypatch, free, where):
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free[0], free[0]))
-    monkeypatch.setattr(memory, "_free_memory", lambda: free[1])
-    images = cached(opened(photos), store)
-    pixels = resident(images, torch.device("cuda")).pixels
-    index = torch.tensor([7, 0, 7, 3])
-    got = pixels.load(index)
-    assert torch.equal(got.cpu(), images.pixels.load(index))
-    assert torch.equal(pixels.aspect, images.pixels.aspect)
-    assert got.is_cuda == (where != "map")
-    if where == "map":
-        assert pixels is images.pixels
-    else:
-        assert pixels.images.is_cuda == (where == "device")
-        assert pixels.images.is_pinned() == (where == "pinned")

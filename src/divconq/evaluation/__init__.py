@@ -2,5 +2,6 @@
 
 from divconq.evaluation.evaluate import evaluate
 from divconq.evaluation.metrics import nmi, retrieval_scores
+from divconq.evaluation.reid import one_gallery_image
 
-__all__ = ["evaluate", "nmi", "retrieval_scores"]
+__all__ = ["evaluate", "nmi", "one_gallery_image", "retrieval_scores"]
