@@ -45,8 +45,8 @@ class Config:
     """Threads that decode images."""
 
     # --- network ---
-    backbone: str = "resnet50"
-    """Any timm model, or small."""
+    backbone: str = "resnet50.tv_in1k"
+    """Any timm model, or small; the default is ResNet-50 with torchvision's first ImageNet weights, as in the paper."""
     pretrained: bool = True
     """Start from timm's pretrained weights."""
     backbone_weights: Path | None = None
