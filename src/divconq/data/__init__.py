@@ -1,10 +1,10 @@
 """Where images come from, how they are changed, and in which batches they are drawn."""
 
-import difflib
 from pathlib import Path
 
 import torch
 
+from divconq.checks import did_you_mean
 from divconq.data.benchmarks import READERS
 from divconq.data.files import broken_files_kept
 from divconq.data.protocol import Dataset, ImageSet, InMemory, Pixels, subset
@@ -62,10 +62,9 @@ def open_dataset(
         return read_table(Path(name), size=size, test_classes=test_classes, workers=workers, seed=seed)
     if not name:
         raise ValueError("no data was named; add --data FOLDER, a folder of class folders")
-    near = difflib.get_close_matches(name, ("demo", *READERS), n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ValueError(
-        f"no dataset is called {name!r} and no folder is there; name demo or a folder of photos{hint}"
+        f"no dataset is called {name!r} and no folder is there; "
+        f"name demo, a benchmark or a folder of photos{did_you_mean(name, ('demo', *READERS))}"
     )
 
 
