@@ -3,7 +3,7 @@
     divconq train demo --out runs/demo
     divconq presets show cub
 
-The benchmark presets hold the paper's hyperparameters (its table 8, ResNet-50, d = 512).
+The benchmark presets hold the paper's hyperparameters (its supplement, section B; ResNet-50, d = 512).
 """
 
 import dataclasses
