@@ -59,8 +59,9 @@ class Masks(nn.Module):
 
     def select(self, f: Float[Tensor, "n d"], cluster: int | Int64[Tensor, ""]) -> Float[Tensor, "n d"]:
         """The embedding in the subspace of one cluster: f(x) * relu(s_cluster)."""
-        row = torch.as_tensor(cluster, device=self.weight.device).reshape(1)
-        return f * self.weight.index_select(0, row).relu()
+        if isinstance(cluster, int):
+            return f * self.weight[cluster].relu()  # no copy to the device, which would wait for it
+        return f * self.weight.index_select(0, cluster.reshape(1)).relu()
 
     def conquer(self) -> Float[Tensor, " d"]:
         """The mask of the final space, the sum over k of relu(s_k), or ones when told to stay ``plain``."""
