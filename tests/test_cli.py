@@ -3,6 +3,7 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -144,7 +145,7 @@ def test_a_run_stopped_by_a_user_says_how_to_go_on(photos, tmp_path, capsys, mon
     [
         (
             "trian demo",
-            "unknown command 'trian': choose one of train, eval, embed, data, presets; did you mean 'train'?",
+            "unknown command 'trian': choose one of train, eval, embed, data, reproduce, presets; did you mean 'train'?",
         ),
         ("train dmeo", "unknown preset 'dmeo': choose one of demo, cub"),
         ("train demo --k-mxa 4", "Perhaps you meant: --k-max"),
@@ -198,6 +199,22 @@ def test_without_out_a_free_folder_is_found(photos, tmp_path, monkeypatch):
     for _ in range(2):
         main(["train", "--data", str(photos), *TINY, "--epochs", "1"])
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["photos", "photos-2"]
+
+
+@pytest.mark.parametrize(("data", "folder"), [("vehicleid:800", "vehicleid-800"), ("demo:1", "demo-1")])
+def test_no_folder_has_a_colon_in_its_name(data, folder, tmp_path, monkeypatch):
+    asked = []
+
+    def records(config, out, *, resume):
+        asked.append((config.data, out))
+        return [{"epoch": 1, "k": 1, "recall@1": 0.5, "seconds": {"train": 1.0}}]
+
+    monkeypatch.setattr("divconq.train.train", records)
+    monkeypatch.chdir(tmp_path)
+    main(["train", "--data", data])
+    (tmp_path / "runs" / folder).mkdir(parents=True)
+    main(["train", "--data", data])
+    assert asked == [(data, Path("runs") / folder), (data, Path("runs") / f"{folder}-2")]
 
 
 def test_a_truncated_or_foreign_checkpoint_is_refused(photos, tmp_path, capsys):

@@ -67,7 +67,7 @@ def test_one_cluster_and_no_masks_is_plain_training_exactly(tiny, tmp_path, loss
         job.model.train()
         everything = torch.zeros_like(job.train.labels)
         plan = plan_epoch(job.train.labels, everything, 1, batch=config.batch, seed=config.seed, epoch=epoch)
-        for _, x, y in training_batches(
+        for x, y, _ in training_batches(
             job.train, plan, job.changes, size=config.image_size, resize=config.resize,
             seed=epoch_seed(config.seed, epoch), device=job.device,
         ):  # fmt: skip

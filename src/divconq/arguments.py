@@ -30,6 +30,8 @@ class EvalArguments:
     """Score on this dataset or folder instead of the run's own."""
     checkpoint: Literal["last", "best"] = "last"
     """Which epoch's model."""
+    same_camera: Literal["drop", "keep"] | None = None
+    """What to do with matches of the same identity by the same camera; as in training when not given."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute."""
     json: bool = False
@@ -70,3 +72,47 @@ class DataCheckArguments:
     """Threads that read files."""
     json: bool = False
     """Print one JSON object instead of a table."""
+
+
+@dataclass(frozen=True)
+class ReproduceArguments:
+    """Run what a table of experiments lacks, then render it; a stopped one is continued by the same command."""
+
+    table: tyro.conf.Positional[Path]
+    """The table, a .yaml file such as those in tables/."""
+    out: Path = Path("results")
+    """Where finished/ (a small JSON of each run), runs/ (those not finished) and TABLE.md, .tex and .json go."""
+    root: Path | None = None
+    """Where a benchmark lies on disk."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train; auto takes the GPU if there is one."""
+    workers: int = 4
+    """Threads that decode images."""
+    cache: bool = True
+    """Decode images once into a file and read them from there."""
+    backbone: str | None = None
+    """Train this backbone instead of the table's."""
+    backbone_weights: Path | None = None
+    """Start from this .safetensors file."""
+    import_file: Annotated[Path | None, tyro.conf.arg(name="import")] = None
+    """Run this Python file first, so that a backbone or loss it registers can be named."""
+    changes: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="set", metavar="NAME=VALUE")
+    ] = ()
+    """Change a setting in all rows, for example epochs=30; may be repeated, and is recorded with each result."""
+    rows: str | None = None
+    """Run only these rows, for example margin,fixed."""
+    seeds: str | None = None
+    """Run only these seeds, for example 0,1."""
+    max_minutes: float | None = None
+    """Start no run that would end later than this, by the mean time of those that are done."""
+    commit: str | None = None
+    """What to record as the version of the code where git cannot be asked."""
+    keep_runs: bool = False
+    """Keep the run folders, with their models, of runs that are done."""
+    dry_run: bool = False
+    """Only list the runs, and which of them are done."""
+    render_only: bool = False
+    """Run nothing: render the results that are there. The data and the weights are not needed."""
+    json: bool = False
+    """Print the table as JSON instead of Markdown."""

@@ -13,7 +13,13 @@ import tyro
 import yaml
 
 from divconq import __version__
-from divconq.arguments import DataCheckArguments, EmbedArguments, EvalArguments, TrainArguments
+from divconq.arguments import (
+    DataCheckArguments,
+    EmbedArguments,
+    EvalArguments,
+    ReproduceArguments,
+    TrainArguments,
+)
 from divconq.checks import did_you_mean
 from divconq.config import differences, from_yaml, to_yaml
 from divconq.presets import PRESETS, preset
@@ -26,6 +32,7 @@ USAGE = """divconq {version}: train image-retrieval embeddings by divide and con
   divconq eval RUN                            score a trained run
   divconq embed RUN --data FOLDER --out FILE  embed images into an .npz file
   divconq data check NAME_OR_FOLDER           look for what is wrong with a dataset
+  divconq reproduce TABLE.yaml [--out DIR]    run a table of experiments, rows by seeds, and render it
   divconq presets [show PRESET]               list the presets, or print one
 
 Every command explains its flags with --help, for example: divconq train cub --help
@@ -117,7 +124,7 @@ def eval_command(argv: list[str]) -> None:
     from divconq.report import score_table
 
     run = TrainedRun(parsed.run, which=parsed.checkpoint, device=parsed.device, module=parsed.import_file)
-    scores = run.scores(parsed.data)
+    scores = run.scores(parsed.data, same_camera=parsed.same_camera)
     print(json.dumps(scores) if parsed.json else score_table(scores))
 
 
@@ -151,6 +158,48 @@ def data_command(argv: list[str]) -> None:
         raise SystemExit(1)
 
 
+def reproduce_command(argv: list[str]) -> None:
+    """``divconq reproduce``."""
+    parsed = tyro.cli(ReproduceArguments, args=argv, prog="divconq reproduce")
+    from divconq import reproduce as tables
+
+    table = tables.load_table(parsed.table)
+    changes = tables.parse_changes(parsed.changes)
+    if parsed.backbone is not None:
+        changes["backbone"] = parsed.backbone
+    for name in ("backbone_weights", "import_file"):
+        if (path := getattr(parsed, name)) is not None:
+            changes[name] = path.resolve()
+    if parsed.render_only:
+        figures = tables.render(table, parsed.out, changes)
+        print(json.dumps(figures) if parsed.json else tables.markdown(figures))
+        return
+    machine = {name: getattr(parsed, name) for name in ("root", "device", "workers", "cache")}
+    rows, seeds = tables.parse_names(parsed.rows), tables.parse_seeds(parsed.seeds)
+    if parsed.dry_run:
+        planned = tables.plan(table, parsed.out, changes, rows=rows, seeds=seeds, **machine)
+        print(tables.plan_text(planned, parsed.out))
+        return
+    try:
+        outcome = tables.reproduce(
+            table,
+            parsed.out,
+            changes,
+            rows=rows,
+            seeds=seeds,
+            max_minutes=parsed.max_minutes,
+            keep_runs=parsed.keep_runs,
+            commit=parsed.commit,
+            say=lambda line: print(line, file=sys.stderr, flush=True),
+            **machine,
+        )
+    except KeyboardInterrupt:
+        _fail("stopped; continue from the last whole epoch with the same command", 130)
+    print(json.dumps(outcome.figures) if parsed.json else tables.markdown(outcome.figures))
+    if outcome.failed:
+        _fail(f"{len(outcome.failed)} runs failed: {'; '.join(outcome.failed)}", 1)
+
+
 def presets_command(argv: list[str]) -> None:
     """``divconq presets``."""
     match argv:
@@ -167,6 +216,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "eval": eval_command,
     "embed": embed_command,
     "data": data_command,
+    "reproduce": reproduce_command,
     "presets": presets_command,
 }
 
@@ -216,6 +266,7 @@ def flag_value(argv: list[str], flag: str) -> str | None:
 
 
 def _free_folder(name: str) -> Path:
+    name = name.replace(":", "-")  # no colon in a file name on Windows
     folder, number = Path("runs") / name, 2
     while folder.exists():
         folder, number = Path("runs") / f"{name}-{number}", number + 1

@@ -121,8 +121,10 @@ class Config:
     """Seed of everything that is random."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto takes the GPU if there is one."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """bf16 runs the network in mixed precision on a GPU."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """bf16 runs the network in mixed precision; auto does so on a GPU that has it."""
+    compile: Literal["auto", "off"] = "auto"
+    """On a GPU: compile the step and capture it as one CUDA graph, which takes a while at first and then is fast."""
 
     # --- evaluation ---
     eval_every: int = 1
@@ -131,6 +133,8 @@ class Config:
     """The k of Recall@k."""
     nmi: bool = True
     """Also cluster the test images and report NMI."""
+    same_camera: Literal["drop", "keep"] = "drop"
+    """What to do with matches of the same identity by the same camera, where cameras are known."""
 
     def __post_init__(self) -> None:
         check_power_of_two("k_max", self.k_max)

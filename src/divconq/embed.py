@@ -1,6 +1,7 @@
 """The one pass that embeds every image, in dataset order."""
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,18 @@ from divconq.data.transforms import test_view
 from divconq.model import Embedder
 
 
+def view_and_embed(
+    model: Embedder, *, size: int, resize: int, layer: Literal["embedding", "features"] = "embedding"
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """What is done to a batch of images and their aspects: the test view, and the model up to ``layer``."""
+
+    def forward(pixels: Tensor, aspect: Tensor) -> Tensor:
+        x = test_view(pixels, aspect, size, resize)
+        return model.features(x) if layer == "features" else cast(Tensor, model(x))
+
+    return forward
+
+
 @torch.inference_mode()
 def embed(
     model: Embedder,
@@ -25,22 +38,25 @@ def embed(
     layer: Literal["embedding", "features"] = "embedding",
     batch: int = 256,
     bf16: bool = False,
+    compiled: Callable[[Tensor, Tensor], Tensor] | None = None,
     progress: str | None = None,
 ) -> Float[Tensor, "n d"]:
     """Unit vectors normalize(f(x) * mask) of all images, on the model's device; ``mask`` None is ones.
 
-    ``layer`` = features gives what the head sees instead. ``progress`` names a progress bar.
+    ``layer`` = features gives what the head sees instead. ``compiled`` is a compiled form of what is done to
+    images and aspects, and gets batches of one length only. ``progress`` names a progress bar.
     """
     was_training, device = model.training, model.mean.device
     model.eval()
-    batches = torch.arange(len(images)).split(batch)
-    aspect, parts = images.pixels.aspect, []
-    reading = zip(batches, read_ahead(images.pixels, batches), strict=True)
+    forward = compiled or view_and_embed(model, size=size, resize=resize, layer=layer)
+    order = torch.arange(len(images))
+    if compiled is not None:
+        order = torch.arange(-(-len(images) // batch) * batch) % len(images)
+    batches, aspect, parts = order.split(batch), images.pixels.aspect[order].to(device).split(batch), []
+    reading = zip(aspect, read_ahead(images.pixels, batches, device), strict=True)
     with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-        for index, pixels in tqdm(reading, progress, len(batches), disable=progress is None, leave=False):
-            x = test_view(pixels.to(device), aspect[index].to(device), size, resize)
-            f = model.features(x) if layer == "features" else model(x)
-            parts.append(f.float())
-    f = torch.cat(parts)
+        for shape, pixels in tqdm(reading, progress, len(batches), disable=progress is None, leave=False):
+            parts.append(forward(pixels, shape).float())
+    f = torch.cat(parts)[: len(images)]
     model.train(was_training)
     return F.normalize(f if mask is None else f * mask).clone()

@@ -10,6 +10,7 @@ from torch import Tensor
 from divconq.config import Config
 from divconq.data import ImageSet, is_dataset
 from divconq.data.folder import flat_folder
+from divconq.data.transforms import stored_side
 from divconq.job import embed_images, open_data, pick_device, search_scores
 from divconq.model import Embedder, import_file
 from divconq.run import Run, write_atomically
@@ -36,23 +37,43 @@ class TrainedRun:
         self.config: Config = run.config
         self.model: Embedder = self._open(run, which).to(pick_device(device))
 
-    def scores(self, data: str | None = None) -> dict[str, float]:
-        """How well it searches the test images of its own data, or of another dataset or folder."""
-        config = self.config if data is None else dataclasses.replace(self.config, data=data)
+    def scores(
+        self, data: str | None = None, *, same_camera: Literal["drop", "keep"] | None = None
+    ) -> dict[str, float]:
+        """How well it searches the test images of its own data, or of another dataset or folder.
+
+        ``same_camera`` takes the place of the run's own setting.
+        """
+        config = dataclasses.replace(
+            self.config,
+            data=self.config.data if data is None else data,
+            same_camera=same_camera or self.config.same_camera,
+        )
         dataset, _ = open_data(config)
-        return search_scores(config, self.model, None, dataset.test, dataset.gallery, progress="embedding")
+        return search_scores(
+            config,
+            self.model,
+            None,
+            dataset.test,
+            dataset.gallery,
+            gallery_draws=dataset.gallery_draws,
+            progress="embedding",
+        )
 
     def embed(
         self, data: str, split: Literal["train", "test", "gallery"] = "test"
     ) -> tuple[Tensor, ImageSet]:
         """Unit vectors of one part of a dataset, or of every image below a folder."""
         if is_dataset(data):
-            dataset, _ = open_data(dataclasses.replace(self.config, data=data, val_classes=0))
+            config = dataclasses.replace(self.config, data=data, val_classes=0, same_camera="keep")
+            dataset, _ = open_data(config)
             images = getattr(dataset, split)
             if images is None:
                 raise ValueError(f"{data!r} has no gallery; use --split train or --split test")
         else:
-            images = flat_folder(Path(data), size=self.config.resize, workers=self.config.workers)
+            images = flat_folder(
+                Path(data), size=stored_side(self.config.resize), workers=self.config.workers
+            )
         return embed_images(self.config, self.model, images, progress="embedding").cpu(), images
 
     def _open(self, run: Run, which: Literal["last", "best"]) -> Embedder:

@@ -1,5 +1,7 @@
 """Adam over three groups: the network, the masks, and whatever parameters the loss has."""
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.optim import Adam, Optimizer
@@ -35,7 +37,20 @@ def make_optimizer(
         {"name": "loss", "params": [*loss.parameters()], "lr": lr * loss_lr_scale, "weight_decay": 0.0},
     ]
     on_gpu = any(parameter.is_cuda for parameter in network.parameters())
-    return Adam([group for group in groups if group["params"]], fused=on_gpu or None)
+    return Adam([group for group in groups if group["params"]], fused=on_gpu or None, capturable=on_gpu)
+
+
+def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Restore moments and settings; those that depend on the device stay as they are here.
+
+    >>> adam = make_optimizer(nn.Linear(2, 4), Masks(4, 2), nn.Identity(), lr=1e-5, weight_decay=1e-3)
+    >>> load_optimizer(adam, adam.state_dict())
+    """
+    groups = [
+        {**saved, **{name: own[name] for name in ("fused", "capturable") if name in own}}
+        for saved, own in zip(state["param_groups"], optimizer.param_groups, strict=True)
+    ]
+    optimizer.load_state_dict({**state, "param_groups": groups})
 
 
 def reset_moments(optimizer: Optimizer, masks: nn.Module) -> None:

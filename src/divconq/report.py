@@ -6,17 +6,19 @@ from typing import Any
 
 TITLES = {"map@r": "MAP@R", "r_precision": "R-precision", "marp": "mARP", "nmi": "NMI"}
 COUNTS = ("queries", "queries_without_positive")
+REID = "reid: one random image per class is the gallery, all others search it; mean over the draws"
 
 
 def title(name: str) -> str:
     """How a score is called in tables.
 
-    >>> title("recall@1"), title("val_map@r")
-    ('R@1', 'val MAP@R')
+    >>> title("recall@1"), title("val_map@r"), title("reid_recall@5")
+    ('R@1', 'val MAP@R', 'reid R@5')
     """
-    held = "val " if name.startswith("val_") else ""
-    name = name.removeprefix("val_")
-    return held + TITLES.get(name, name.replace("recall@", "R@"))
+    how, underline, rest = name.partition("_")
+    if underline and how in ("val", "reid"):
+        return f"{how} {title(rest)}"
+    return TITLES.get(name, name.replace("recall@", "R@"))
 
 
 def score_table(scores: Mapping[str, float]) -> str:
@@ -31,7 +33,10 @@ def score_table(scores: Mapping[str, float]) -> str:
     if scores.get("queries_without_positive"):
         lines.append(
             f"left out: {scores['queries_without_positive']:.0f} queries have no image of their class to find"
+            " (by another camera, where cameras are known)"
         )
+    if _has_reid(scores):
+        lines.append(REID)
     return "\n".join(lines)
 
 
@@ -64,6 +69,7 @@ def summary(records: Sequence[Mapping[str, Any]], chosen_by: str, out: Path) -> 
         [
             "",
             *table,
+            *([REID] if _has_reid(last) else []),
             f"best is chosen by R@1 on {where}; K = {last['k']}",
             f"time: {phases}",
             "",
@@ -74,6 +80,10 @@ def summary(records: Sequence[Mapping[str, Any]], chosen_by: str, out: Path) -> 
     )
 
 
+def _has_reid(scores: Mapping[str, Any]) -> bool:
+    return any(name.startswith("reid_") for name in scores)
+
+
 def _is_score(name: str) -> bool:
-    name = name.removeprefix("val_")
+    name = name.removeprefix("val_").removeprefix("reid_")
     return name in TITLES or name.startswith("recall@")

@@ -5,22 +5,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from divconq.config import Config
 from divconq.data.batches import training_batches
-from divconq.data.sampler import plan_epoch
+from divconq.data.sampler import EpochPlan, plan_epoch
+from divconq.data.transforms import augment
 from divconq.division import NEEDS_EMBEDDINGS, Partition, divide
-from divconq.job import Job, prepare
-from divconq.optim import reset_moments
+from divconq.job import Job, prepare, uses_bf16
+from divconq.optim import load_optimizer, reset_moments
 from divconq.progress import Clock, Progress
 from divconq.run import Run
+from divconq.step import TrainingStep
 from divconq.watch import LossWatch, warn_of_collapse
 
 
 def train(config: Config, out: Path, *, resume: bool = False) -> list[dict[str, Any]]:
     """Train as ``config`` says into the run folder ``out``; returns the log, one record an epoch."""
     job = prepare(config)
-    model, masks, objective, optimizer = job.model, job.masks, job.objective, job.optimizer
+    model, masks, optimizer = job.model, job.masks, job.optimizer
     images, labels = job.train, job.train.labels
     partition, first, best = Partition.whole(len(images)), 0, -math.inf
     if resume:
@@ -30,6 +33,9 @@ def train(config: Config, out: Path, *, resume: bool = False) -> list[dict[str, 
     else:
         run = Run.create(out, config)
 
+    step = TrainingStep(model, job.objective, optimizer, bf16=uses_bf16(config, job.device), fast=job.fast)
+    view = torch.compile(augment, dynamic=False) if job.fast else augment
+    coming: EpochPlan | None = None
     progress = Progress(config.epochs, math.ceil(len(images) / config.batch), config.batch, first)
     for epoch in range(first, config.epochs):
         clock = Clock()
@@ -47,23 +53,14 @@ def train(config: Config, out: Path, *, resume: bool = False) -> list[dict[str, 
                 run.save_division(epoch, partition.labels, masks)
 
         with clock("train"):
-            plan = plan_epoch(
-                labels,
-                partition.labels,
-                partition.k,
-                batch=config.batch,
-                per_class=config.per_class,
-                order=config.cluster_order,
-                seed=config.seed,
-                epoch=epoch,
-            )
+            plan = coming or plan_for(config, labels, partition, epoch)
             seed = epoch_seed(config.seed, epoch)
             torch.manual_seed(seed)
             finetuning = config.finetune_from is not None and epoch >= config.finetune_from
             model.train().backbone.requires_grad_(not backbone_rests(config, epoch))
             watch = LossWatch(epoch, plan.clusters, job.device)
             progress.epoch(epoch, partition.k)
-            for cluster, x, y in training_batches(
+            for x, y, cluster in training_batches(
                 images,
                 plan,
                 job.changes,
@@ -71,15 +68,16 @@ def train(config: Config, out: Path, *, resume: bool = False) -> list[dict[str, 
                 resize=config.resize,
                 seed=seed,
                 device=job.device,
+                view=view,
             ):
-                with torch.autocast(job.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-                    f = model(x)
-                loss = objective(f, y, cluster=None if finetuning else cluster)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                watch.step(loss, f)
+                loss, finite = step(x, y, None if finetuning else cluster)
+                watch.step(loss, finite)
                 progress.step(watch.latest)
+            coming = (
+                None  # a GPU still works: time to plan the next epoch, unless that begins with a division
+            )
+            if epoch + 1 < config.epochs and not divides(config, epoch + 1):
+                coming = plan_for(config, labels, partition, epoch + 1)
             mean_loss = watch.mean()
 
         record: dict[str, Any] = {
@@ -123,7 +121,7 @@ def restore(job: Job, state: dict[str, Any]) -> tuple[Partition, int, float]:
         job.model.load_state_dict(state["model"])
         job.masks.load_state_dict(state["masks"])
         job.loss.load_state_dict(state["loss"])
-        job.optimizer.load_state_dict(state["optimizer"])
+        load_optimizer(job.optimizer, state["optimizer"])
         partition = Partition(state["partition"], state["k"])
         if len(partition.labels) != len(job.train):
             raise ValueError(
@@ -135,6 +133,20 @@ def restore(job: Job, state: dict[str, Any]) -> tuple[Partition, int, float]:
         raise ValueError(
             f"the checkpoint does not fit the settings and the data ({reason}); resume with those it was made with"
         ) from error
+
+
+def plan_for(config: Config, labels: Tensor, partition: Partition, epoch: int) -> EpochPlan:
+    """The batches of an epoch, each out of one cluster."""
+    return plan_epoch(
+        labels,
+        partition.labels,
+        partition.k,
+        batch=config.batch,
+        per_class=config.per_class,
+        order=config.cluster_order,
+        seed=config.seed,
+        epoch=epoch,
+    )
 
 
 def divides(config: Config, epoch: int) -> bool:

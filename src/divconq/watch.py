@@ -3,7 +3,7 @@
 import warnings
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 COLLAPSED = 0.01
@@ -13,8 +13,8 @@ class LossWatch:
     """Keeps the losses of an epoch on the device and stops the run when one is not finite.
 
     >>> watch = LossWatch(epoch=0, clusters=torch.tensor([0, 1]), device=torch.device("cpu"))
-    >>> watch.step(torch.tensor(2.0), torch.ones(4, 8))
-    >>> watch.step(torch.tensor(float("nan")), torch.ones(4, 8))
+    >>> watch.step(torch.tensor(2.0), torch.tensor(True))
+    >>> watch.step(torch.tensor(float("nan")), torch.tensor(True))
     Traceback (most recent call last):
     FloatingPointError: the loss is nan at epoch 1, step 2 of 2 (cluster 1): the embeddings are finite, so the \
 loss itself failed; lower its scale or margin, or choose another --loss
@@ -25,14 +25,14 @@ loss itself failed; lower its scale or margin, or choose another --loss
         self.losses = torch.zeros(len(clusters), device=device)
         self.finite = torch.ones(len(clusters), dtype=torch.bool, device=device)
         self.latest: float | None = None
-        self.every = 1 if device.type == "cpu" else 50  # to read from a GPU is to wait for it
+        self.waits = device.type == "cpu"  # to read from a GPU is to wait for it
 
-    def step(self, loss: Float[Tensor, ""], f: Float[Tensor, "n d"]) -> None:
-        """Note one step's loss, and whether its embeddings were finite."""
-        self.losses[self.done] = loss.detach()
-        self.finite[self.done] = f.detach().isfinite().all()
+    def step(self, loss: Float[Tensor, ""], finite: Bool[Tensor, ""]) -> None:
+        """Note one step's loss, and whether its embeddings were finite; on a GPU they are read in the end."""
+        self.losses[self.done] = loss
+        self.finite[self.done] = finite
         self.done += 1
-        if self.done % self.every == 0:
+        if self.waits:
             self.check()
 
     def check(self) -> None:

@@ -158,7 +158,7 @@ every_layout = pytest.mark.parametrize(("make", "read", "counts", "folder"), LAY
 
 def test_cub(tmp_path):
     data = read_cub(make_cub(tmp_path), size=8, counts=CUB_COUNTS)
-    assert (data.name, data.gallery) == ("cub", None)
+    assert (data.name, data.gallery, data.gallery_draws) == ("cub", None, 0)
     assert (data.train.names, data.test.names) == (tuple(BIRDS[:2]), tuple(BIRDS[2:]))
     assert (data.train.labels.tolist(), data.test.labels.tolist()) == ([0, 0, 1, 1], [0, 0, 1])
     assert data.train.paths[2] == "images/002.Groove_billed_Ani/a.jpg"
@@ -219,6 +219,7 @@ def test_vehicleid(tmp_path, test, labels):
     assert (data.train.names, data.train.labels.tolist()) == (("9", "100"), [0, 0, 1])
     assert data.train.paths == ("image/0000001.jpg", "image/0000002.jpg", "image/0000007.jpg")
     assert data.train.groups is data.gallery is None
+    assert data.gallery_draws == 10
 
 
 @every_layout
@@ -379,7 +380,9 @@ def test_cars_and_clothes_that_lead_out_are_refused(tmp_path):
             "",
             r"classes.txt must have a line .* got none for 1 of them: 4",
         ),
-        ("images.txt", "7 004", "6 004", "test must have 3 images, got 2"),
+        ("images.txt", "7 004", "6 004", "images.txt must have one line .* got several for 1 of them: 6"),
+        ("image_class_labels.txt", "7 4\n", "6 3\n", "labels.txt must have one line .* 1 of them: 6"),
+        ("image_class_labels.txt", "7 4\n", "7 4\n8 4\n", "images.txt must have a line .* 1 of them: 8"),
     ],
 )
 def test_damaged_lists(tmp_path, file, old, new, message):

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 from itertools import combinations
@@ -315,13 +316,14 @@ def test_broken_files_are_no_duplicates(tmp_path):
 
 def test_boxes_of_one_file_are_different_images(tmp_path):
     save(tmp_path / "street.png", noise(0))
+    copy(tmp_path, "street.png", "copy.png")
     (tmp_path / "empty.png").touch()
     rows = ["street.png,a,train,0", "street.png,a,train,1", "street.png,b,train,2", "street.png,b,train,2"]
-    rows += ["street.png,c,test,3", "street.png,c,test,4", "empty.png,c,test,5", "street.png,c,test,1"]
+    rows += ["street.png,c,test,3", "street.png,c,test,4", "empty.png,c,test,5", "copy.png,c,test,1"]
     lines = [f"{row},0,{int(row[-1]) + 9},20" for row in rows]
     (tmp_path / "boxes.csv").write_text("\n".join(["path,label,split,x1,y1,x2,y2", *lines]) + "\n")
     report = checked(tmp_path / "boxes.csv")
-    assert report.files == 2
+    assert report.files == 3
     assert found(report) == {
         "zero_byte": 1,
         "duplicates_within_split": 1,
@@ -410,6 +412,32 @@ def test_queries_without_positive(gallery):
         assert any("no query has" in problem for problem in report.problems) == (len(lonely) == len(query))
 
 
+def seen_by(images, cameras):
+    return dataclasses.replace(images, factors={"camera": torch.tensor(cameras)})
+
+
+def test_queries_without_positive_by_another_camera():
+    data = labelled("aabb", "ccdde")
+    data = dataclasses.replace(data, test=seen_by(data.test, [0, 1, 2, 2, 3]))
+    report = check_dataset(data, workers=2)
+    assert report.findings["queries_without_positive"].examples == ["d2", "d3", "e4"]
+    assert report.problems == []
+    assert "images by the same camera do not count" in report.warnings[0]
+    data = labelled("aabb", "cd", "cddd")
+    data = dataclasses.replace(
+        data, test=seen_by(data.test, [0, 1]), gallery=seen_by(data.gallery, [0, 1, 1, 2])
+    )
+    assert check_dataset(data, workers=2).findings["queries_without_positive"].examples == ["c0"]
+
+
+def test_nothing_by_another_camera_is_a_problem():
+    data = labelled("aabb", "ccdd")
+    data = dataclasses.replace(data, test=seen_by(data.test, [0, 0, 0, 0]))
+    (problem,) = check_dataset(data, workers=2).problems
+    assert "by another camera to find" in problem
+    assert "--same-camera keep" in problem
+
+
 @pytest.mark.parametrize(("train", "wrong"), [("ab", True), ("aab", True), ("aabb", False), ("aabbc", False)])
 def test_two_training_classes_of_two_images(train, wrong):
     report = check_dataset(labelled(train, "ddee"), workers=2)
@@ -443,6 +471,7 @@ def test_table(tmp_path):
     assert {"images 7 2 4", "classes 3 1 1", "of 1 image 1 0 0", "of 2-3 images 1 1 0"} <= table
     assert {"of 4-7 images 1 0 1", "files read 13", "files of zero bytes 1", "CMYK files 0"} <= table
     assert lines[-2:] == [
-        "warning: training classes with one image: 1 (cow); these images are left out of training",
+        "warning: training classes with one image: 1 (cow); training stops at them; "
+        "add images or choose --singletons drop",
         "problem: files of zero bytes: 1 (train/ant/x.png); copy or download them again, or remove them",
     ]

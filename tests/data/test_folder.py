@@ -159,7 +159,7 @@ def test_turned_upright(tmp_path, orientation, name):
     file = save(tmp_path / name, waves(96, 48), exif=exif, quality=95)
     with Image.open(file) as image:
         upright = ImageOps.exif_transpose(image).convert("RGB")
-    expected = np.asarray(upright.resize((32, 32), Image.Resampling.BILINEAR)).astype(int)
+    expected = np.asarray(upright.resize((32, 32), Image.Resampling.LANCZOS)).astype(int)
     images = flat_folder(tmp_path, size=32).pixels
     assert images.aspect.item() == upright.width / upright.height == (0.5 if orientation >= 5 else 2.0)
     assert np.abs(images.load(torch.tensor([0]))[0].numpy() - expected).max() <= 4
@@ -173,7 +173,7 @@ def test_unknown_orientation_is_upright(tmp_path):
 
 
 def squashed(image, size):
-    return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR)).astype(int)
+    return np.asarray(image.resize((size, size), Image.Resampling.LANCZOS)).astype(int)
 
 
 def grey_levels(width, height):

@@ -134,7 +134,7 @@ def waves(width, height):
 
 
 def cropped(image, box, size):
-    return np.asarray(image.crop(box).resize((size, size), Image.Resampling.BILINEAR)).astype(int)
+    return np.asarray(image.crop(box).resize((size, size), Image.Resampling.LANCZOS)).astype(int)
 
 
 @both
@@ -175,7 +175,7 @@ def test_boxes_of_large_files_are_cut_faithfully(tmp_path, name, box):
     """Decoding at a fraction of the size must not show."""
     image = waves(1500, 1100)
     file = save(tmp_path / name, image, **({"quality": 95} if name.endswith("jpg") else {}))
-    expected = np.asarray(image.resize((64, 64), Image.Resampling.BILINEAR, box=box)).astype(int)
+    expected = np.asarray(image.resize((64, 64), Image.Resampling.LANCZOS, box=box)).astype(int)
     assert np.abs(decode(file, 64, box) - expected).max() <= 4
 
 
@@ -225,7 +225,7 @@ def test_no_file(tmp_path):
         ({"label": ["a", "", "b", "", "c", "d"]}, "must have a label, got 2 without: row 2, 4; fill"),
         ({"path": ["", *(f"{i}.jpg" for i in range(5))]}, "must have a path, got 1 without: row 1"),
         ({"camera": ["1", "1", "1", "", "", ""]}, "must have a camera, got 3 without: row 4, 5, 6"),
-        ({"split": ["train", "val"] * 3}, "must say train, test, query or gallery, got val; rename"),
+        ({"split": ["train", "val"] * 3}, "query or gallery, got 'val' in row 2, 'val' in row 4, .*; rename"),
         ({"split": ["train"] * 6}, "must have train and test, or train, query and gallery, got only train"),
         ({"split": ["test"] * 6}, "got only test"),
         ({"split": ["train", "query", "test"] * 2}, "got only train, test, query"),
@@ -237,7 +237,7 @@ def test_no_file(tmp_path):
         ),
         (
             {name: ["1", "2", "x", "4", "5", "6"] for name in ("x1", "y1", "x2", "y2")},
-            "must be numbers, got .*'x'",
+            "must be numbers, got 'x' in row 3, 'x' in row 3, 'x' in row 3 and 1 more; correct",
         ),
     ],
 )
@@ -298,6 +298,71 @@ def test_damaged_tables(tmp_path):
     table.write_text("path,label\n")
     with pytest.raises(ValueError, match="must be a Parquet file, got"):
         read_table(table)
+
+
+def test_columns_named_twice(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    message = (
+        r"every column of .*t\.(csv|parquet) must have a name of its own, got label more than once; rename"
+    )
+    parquet.write_table(
+        pyarrow.table([["0.jpg"], ["a"], ["b"]], names=["path", "label", "label"]), tmp_path / "t.parquet"
+    )
+    (tmp_path / "t.csv").write_text("path,label, label\n0.jpg,a,b\n")
+    for suffix in (".csv", ".parquet"):
+        with pytest.raises(ValueError, match=message):
+            read_table(tmp_path / f"t{suffix}")
+    table = write(tmp_path / "notes.csv", columns())
+    lines = [f"{line},x,y" for line in table.read_text().splitlines()]
+    table.write_text("\n".join(["path,label,,", *lines[1:]]))
+    assert len(read_table(table, size=8).test.names) == 2, "other columns may be called as they like"
+
+
+@pytest.mark.parametrize("row", ['"2.jpg,c', '2.jpg,"c', '2.jpg,"c" d"'])
+def test_a_row_with_an_open_quote_is_named_by_its_first_line(tmp_path, row):
+    table = tmp_path / "t.csv"
+    table.write_text(f'path,label\n1.jpg,"a\nb"\n\n{row}\n3.jpg,d\n')
+    with pytest.raises(ValueError, match=r"line 5 of .*t.csv must have values .*; close every quote"):
+        read_table(table)
+
+
+def test_one_image_of_two_labels_or_splits(tmp_path):
+    """Against every pair of rows."""
+    random = np.random.default_rng(0)
+    seen = set()
+    for trial in range(40):
+        rows = 7
+        path = [f"{i}.jpg" for i in random.integers(0, 12, rows)]
+        label = [str(name) for name in random.choice(list("ab"), rows)]
+        split = [str(name) for name in random.choice(["train", "test"], rows)]
+        left = [str(i) for i in random.integers(0, 2, rows)]
+        # whatever is drawn, there are two classes to train on and something to test
+        path, label, left = (
+            [*path, "20.jpg", "21.jpg", "22.jpg"],
+            [*label, "a", "b", "a"],
+            [*left, "0", "0", "0"],
+        )
+        split = [*split, "train", "train", "test"]
+        box = {"x1": left, "y1": ["0"] * 10, "x2": ["9"] * 10, "y2": ["8"] * 10} if trial % 2 else {}
+        same = [
+            (i, j)
+            for j in range(10)
+            for i in range(j)
+            if path[i] == path[j] and (not box or left[i] == left[j])
+        ]
+        mixed = any(label[i] != label[j] for i, j in same)
+        leaked = any(split[i] != split[j] for i, j in same)
+        table = write(tmp_path / "t.csv", {"path": path, "label": label, "split": split, **box})
+        if mixed or leaked:
+            message = "must have one label, got" if mixed else "may be in train and in another split, got"
+            with pytest.raises(ValueError, match=message):
+                read_table(table, size=8)
+        else:
+            read_table(table, size=8)
+        seen.add((mixed, leaked))
+    assert len(seen) == 4
 
 
 def test_parquet_without_its_package(tmp_path, monkeypatch):

@@ -108,6 +108,30 @@ def test_flat_keeps_the_names_it_finds():
     assert torch.equal(again.labels, renamed.labels)
 
 
+@pytest.mark.parametrize("gone", [(0,), (2,), (1, 3)])
+def test_labels_divide_alike_when_groups_are_gone(gone):
+    """Whole groups may be held out or dropped with their classes: what is left keeps its numbers, with gaps."""
+    generator = torch.Generator().manual_seed(1)
+    group_of_class = torch.tensor([0, 0, 1, 1, 1, 2, 3, 3, 4, 4])
+    classes = torch.randint(len(group_of_class), (200,), generator=generator)
+    classes = classes[~torch.isin(group_of_class[classes], torch.tensor(gone))]
+    with_gaps = group_of_class[classes]
+    left = sorted({int(group) for group in with_gaps})
+    contiguous = torch.tensor([left.index(int(group)) for group in with_gaps])
+    assert not torch.equal(with_gaps, contiguous)
+    one = other = Partition.whole(len(classes))
+    for k in (2, 4, 8):
+        one = divide("labels", None, one, classes, k_max=8, seed=0, groups=with_gaps)
+        other = divide("labels", None, other, classes, k_max=8, seed=0, groups=contiguous)
+        assert torch.equal(one.labels, other.labels)
+        assert bool((one.sizes() > 0).all())
+        assert one.k == k
+    shifted = divide(
+        "labels", None, Partition.whole(len(classes)), classes, k_max=8, seed=0, groups=with_gaps - 9
+    )
+    assert torch.equal(shifted.labels, one.labels // 4)
+
+
 def test_labels_keep_groups_and_classes_whole_while_they_can():
     _, classes, groups = images()
     halves, quarters, eighths = successive("labels")[1:4]

@@ -4,11 +4,14 @@ import sys
 import jaxtyping
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.nn.functional import normalize
 
 from divconq.division.kmeans import kmeans
-from divconq.evaluation import nmi, retrieval_scores
+from divconq.evaluation import evaluate, nmi, retrieval_scores
 from divconq.evaluation.neighbours import BYTES_PER_KEY, COLUMNS, ROWS
+from evaluation.slow_scores import scores_by_hand
 
 METRICS = sys.modules["divconq.evaluation.metrics"]
 NEIGHBOURS = sys.modules["divconq.evaluation.neighbours"]
@@ -24,33 +27,6 @@ def embeddings(labels, d=6, seed=0, noise=1.0):
 
 def sizes_to_labels(*sizes):
     return torch.cat([torch.full((size,), 11 * c - 30) for c, size in enumerate(sizes)])
-
-
-def scores_by_hand(query, query_labels, gallery=None, gallery_labels=None, ks=(1, 2, 4, 8)):
-    """One query after the other, straight from the definitions."""
-    alone = gallery is None
-    if alone:
-        gallery, gallery_labels = query, query_labels
-    sums = dict.fromkeys([*(f"recall@{k}" for k in ks), "map@r", "r_precision", "marp"], 0.0)
-    scored = left_out = 0
-    for q in range(len(query)):
-        others = [i for i in range(len(gallery)) if not (alone and i == q)]
-        distance = {i: float((query[q].double() - gallery[i].double()).norm()) for i in others}
-        ranking = sorted(others, key=lambda i: (distance[i], i))
-        hit = [int(gallery_labels[i]) == int(query_labels[q]) for i in ranking]
-        r = sum(hit)
-        if r == 0:
-            left_out += 1
-            continue
-        scored += 1
-        for k in ks:
-            sums[f"recall@{k}"] += any(hit[:k])
-        precisions = [sum(hit[: i + 1]) / (i + 1) for i in range(r) if hit[i]]
-        sums["map@r"] += sum(precisions) / r
-        sums["r_precision"] += len(precisions) / r
-        sums["marp"] += sum(precisions) / len(precisions) if precisions else 0.0
-    means = {name: total / scored for name, total in sums.items()}
-    return {**means, "queries": scored, "queries_without_positive": left_out}
 
 
 SIZES = [(10,) * 8, (2,) * 40, (1, 2, 3, 50, 9, 1), (60, 2, 2)]
@@ -147,6 +123,89 @@ def test_ties_are_decided_by_the_index_in_every_block(rows, monkeypatch):
     assert retrieval_scores(x, labels, budget=budget) == pytest.approx(scores_by_hand(x, labels), abs=1e-12)
 
 
+@st.composite
+def seen_by_cameras(draw):
+    """Whole numbers, so that many distances are equal; few labels and cameras, so that much is dropped."""
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**20)))
+
+    def images(most):
+        n = draw(st.integers(2, most))
+        x = torch.randint(0, draw(st.integers(1, 4)), (n, 2), generator=generator).float()
+        labels = torch.randint(-2, draw(st.integers(-1, 4)), (n,), generator=generator)
+        return x, labels, torch.randint(-1, draw(st.integers(0, 4)), (n,), generator=generator)
+
+    query, query_labels, query_cameras = images(25)
+    if draw(st.booleans()):
+        gallery, gallery_labels, gallery_cameras = images(40)
+        findable = len(gallery)
+    else:
+        gallery = gallery_labels = gallery_cameras = None
+        findable = len(query) - 1
+    ks = tuple(draw(st.sets(st.integers(1, findable), min_size=1, max_size=3)))
+    cameras = {"query_cameras": query_cameras, "gallery_cameras": gallery_cameras}
+    return (query, query_labels, gallery, gallery_labels, ks), cameras
+
+
+@given(seen_by_cameras())
+@settings(max_examples=150, deadline=None)
+def test_images_by_the_same_camera_are_dropped_as_plain_loops_do(case):
+    arguments, cameras = case
+    expected = scores_by_hand(*arguments, **cameras)
+    if not expected["queries"]:
+        with pytest.raises(ValueError, match="queries has an image of its class by another camera to find"):
+            retrieval_scores(*arguments, **cameras)
+        return
+    assert retrieval_scores(*arguments, **cameras) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("with_gallery", [False, True])
+def test_cameras_in_every_block(with_gallery, monkeypatch):
+    """Several blocks of queries and of the gallery, equal images in all of them."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 3, (260, 3), generator=generator).float()
+    labels, cameras = torch.randint(0, 5, (2, 260), generator=generator)
+    arguments, seen_by = (x, labels), {"query_cameras": cameras}
+    if with_gallery:
+        arguments = (x[:100], labels[:100], x[100:], labels[100:])
+        seen_by = {"query_cameras": cameras[:100], "gallery_cameras": cameras[100:]}
+    monkeypatch.setattr(NEIGHBOURS, "COLUMNS", 64)
+    smallest = ROWS * (100 + 64) * BYTES_PER_KEY
+    ours = retrieval_scores(*arguments, **seen_by, budget=smallest)
+    assert ours == pytest.approx(scores_by_hand(*arguments, **seen_by), abs=1e-12)
+    assert ours["map@r"] != retrieval_scores(*arguments)["map@r"]
+
+
+def test_a_camera_of_its_own_for_every_image_drops_nothing():
+    labels = sizes_to_labels(*SIZES[2])
+    x = embeddings(labels)
+    own = torch.arange(len(x)) - 3
+    assert retrieval_scores(x, labels, query_cameras=own) == retrieval_scores(x, labels)
+    seen_by = {"query_cameras": own, "gallery_cameras": own + len(x)}
+    assert retrieval_scores(x, labels, x, labels, **seen_by) == retrieval_scores(x, labels, x, labels)
+
+
+def test_other_classes_by_the_same_camera_stay_misses():
+    x, labels = torch.tensor([[0.0], [1.0], [2.0], [3.0]]), torch.tensor([0, 0, 1, 0])
+    scores = retrieval_scores(
+        x[:1], labels[:1], x[1:], labels[1:], (1, 2, 3),
+        query_cameras=torch.tensor([0]), gallery_cameras=torch.tensor([0, 0, 1]),
+    )  # fmt: skip
+    assert [scores[f"recall@{k}"] for k in (1, 2, 3)] == [0, 1, 1]
+
+
+def test_evaluate_passes_cameras_on():
+    labels = sizes_to_labels(6, 6, 6)
+    x, cameras = embeddings(labels), torch.arange(18) % 2
+    for arguments, seen_by in (
+        ((x, labels), {"query_cameras": cameras}),
+        ((x, labels, x, labels), {"query_cameras": cameras, "gallery_cameras": cameras}),
+    ):
+        scores = evaluate(*arguments, **seen_by, ks=(1, 3), with_nmi=False)
+        searched = retrieval_scores(*arguments, ks=(1, 3), **seen_by)
+        assert {name: scores[name] for name in searched} == searched
+        assert scores["map@r"] != evaluate(*arguments, ks=(1, 3), with_nmi=False)["map@r"]
+
+
 def test_only_the_large_classes_need_long_rankings(monkeypatch):
     asked = []
     nearest = METRICS.nearest
@@ -223,7 +282,16 @@ def test_errors(monkeypatch):
     refused(r"gallery needs one label for each of its 5 images", x, labels, x, labels[:4])
     refused(r"gallery must be of shape", x, labels, x[:0], labels[:0])
     refused("as many features, got 3 and 2", x, labels, x[:, :2], labels)
-    refused("none of the 5 queries has an image of its class", x, labels, x, labels + 9)
+    refused("none of the 5 queries has an image of its class to find", x, labels, x, labels + 9)
+    refused("of its class by another camera to find", x, labels, query_cameras=labels)
+    refused("gallery_cameras need a gallery, got none", x, labels, gallery_cameras=labels)
+    refused("got only query_cameras; pass gallery_cameras too", x, labels, x, labels, query_cameras=labels)
+    refused("got only gallery_cameras; pass query_cameras too", x, labels, x, labels, gallery_cameras=labels)
+    refused(r"query needs one camera .* got shape \(3,\)", x, labels, query_cameras=labels[:3])
+    refused(
+        r"gallery needs one camera for each of its 5 images, got shape \(3,\)",
+        x, labels, x, labels, query_cameras=labels, gallery_cameras=labels[:3],
+    )  # fmt: skip
     refused("none of the 5 queries", x, torch.arange(5))
     refused(
         r"ks must lie between 1 and the 4 images that a query can find, got \(1, 5\)", x, labels, ks=(1, 5)
@@ -254,3 +322,6 @@ def test_cuda_and_cpu_agree():
     x = embeddings(labels, d=20)
     on_device = retrieval_scores(x.cuda(), labels.cuda())
     assert on_device == pytest.approx(retrieval_scores(x, labels), abs=1e-4)
+    cameras = torch.arange(len(x)) % 3
+    on_device = retrieval_scores(x.cuda(), labels.cuda(), query_cameras=cameras)
+    assert on_device == pytest.approx(retrieval_scores(x, labels, query_cameras=cameras), abs=1e-4)

@@ -51,6 +51,28 @@ def test_a_query_does_not_find_itself(k):
     assert not bool((found == me[:, None]).any())
 
 
+@pytest.mark.parametrize("k", [1, 8, 50])
+def test_images_of_an_excluded_mark_are_not_found(k, monkeypatch):
+    """Fewer than k may be left; -1 fills the rest. Whole numbers: many distances are equal."""
+    monkeypatch.setattr(MODULE, "COLUMNS", 16)
+    generator = torch.Generator().manual_seed(k)
+    query = torch.randint(0, 4, (90, 2), generator=generator).float()
+    gallery = torch.randint(0, 4, (50, 2), generator=generator).float()
+    exclude = torch.randint(0, 4, (90,), generator=generator)
+    marks = torch.randint(0, 3, (50,), generator=generator)
+    found = all_nearest(query, gallery, k, exclude=exclude, marks=marks, budget=ROWS * 200 * BYTES_PER_KEY)
+    for q, row in enumerate(found.tolist()):
+        left = [i for i in range(50) if marks[i] != exclude[q]]
+        ranking = sorted(left, key=lambda i: (float((query[q] - gallery[i]).square().sum()), i))[:k]
+        assert row == ranking + [-1] * (k - len(ranking))
+
+
+def test_marks_need_something_to_exclude():
+    x = random_points(3, 2, 0)
+    with pytest.raises(ValueError, match="marks say what exclude means, got no exclude"):
+        next(nearest(x, x, 1, marks=torch.arange(3)))
+
+
 def test_a_twin_is_found_where_the_query_is_not():
     x = random_points(5, 4, 0).repeat(2, 1)
     found = all_nearest(x, x, 1, exclude=torch.arange(10)).flatten()
@@ -134,9 +156,9 @@ def test_keys_of_special_scores():
 def test_plans_keep_to_the_budget(k, gallery, budget):
     if budget < smallest_budget(k):
         with pytest.raises(ValueError, match=f"at least {smallest_budget(k)} bytes"):
-            plan(k, gallery, budget)
+            plan(k, gallery, budget, (ROWS, COLUMNS))
         return
-    rows, columns = plan(k, gallery, budget)
+    rows, columns = plan(k, gallery, budget, (ROWS, COLUMNS))
     assert rows * (k + columns) * BYTES_PER_KEY <= budget
     assert rows > 0
     assert columns > 0
@@ -156,7 +178,7 @@ def test_the_plan_is_followed(monkeypatch):
 
 
 def test_a_default_budget_finds_ten_thousand_neighbours():
-    rows, columns = plan(10_000, 10**8, BUDGET)
+    rows, columns = plan(10_000, 10**8, BUDGET, (ROWS, COLUMNS))
     assert rows >= ROWS
     assert columns >= 10_000
 
@@ -187,6 +209,9 @@ def test_cuda_and_cpu_agree():
     me = torch.arange(len(x))
     on_device = all_nearest(x.cuda(), x.cuda(), 700, exclude=me.cuda())
     assert torch.equal(on_device.cpu(), all_nearest(x, x, 700, exclude=me))
+    hidden = {"exclude": me % 3, "marks": me % 4}
+    on_device = all_nearest(x.cuda(), x.cuda(), 2500, **{name: mark.cuda() for name, mark in hidden.items()})
+    assert torch.equal(on_device.cpu(), all_nearest(x, x, 2500, **hidden))
 
 
 @pytest.mark.gpu

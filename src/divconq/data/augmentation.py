@@ -110,9 +110,12 @@ class Draws:
     grey: Bool[Tensor, " n"] | None
 
     def to(self, device: torch.device | str) -> "Draws":
-        """Copy the numbers to another device."""
+        """Copy the numbers to another device, without waiting for it."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: x.to(device) for name, x in values.items() if x is not None})
+        given = {name: x for name, x in values.items() if x is not None}
+        if torch.device(device).type == "cuda":
+            given = {name: x.pin_memory() for name, x in given.items()}
+        return replace(self, **{name: x.to(device, non_blocking=True) for name, x in given.items()})
 
 
 def draw(n: int, augmentation: Augmentation, *, generator: torch.Generator) -> Draws:

@@ -1,34 +1,72 @@
-"""From a plan of indices to batches on the device, reading ahead of the network."""
+"""From a plan of indices to batches on the device, made ahead of the network."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
 
 from divconq.data.augmentation import Augmentation, draw
-from divconq.data.protocol import ImageSet, Pixels
+from divconq.data.protocol import ImageSet, InMemory, Pixels
+from divconq.data.resident import Pinned
 from divconq.data.sampler import EpochPlan
 from divconq.data.transforms import augment
 
 
-def read_ahead(pixels: Pixels, batches: Iterable[Tensor]) -> Iterator[Tensor]:
-    """The images of one batch of indices after another, the next one being read in the background.
+def read_ahead(pixels: Pixels, batches: Iterable[Tensor], device: torch.device) -> Iterator[Tensor]:
+    """The images of one batch of indices after another on ``device``, the next being read in the background.
 
-    >>> from divconq.data.protocol import InMemory
+    Images that the device reaches by itself are not read but asked for.
+
     >>> store = InMemory(torch.zeros(4, 8, 8, 3, dtype=torch.uint8))
-    >>> [len(images) for images in read_ahead(store, [torch.tensor([0, 1]), torch.tensor([2])])]
+    >>> batches = [torch.tensor([0, 1]), torch.tensor([2])]
+    >>> [len(images) for images in read_ahead(store, batches, torch.device("cpu"))]
     [2, 1]
     """
+    if isinstance(pixels, Pinned) or (isinstance(pixels, InMemory) and pixels.images.is_cuda):
+        yield from map(pixels.load, batches)
+        return
+
+    def read(index: Tensor) -> Tensor:
+        images = pixels.load(index)
+        return images.pin_memory() if device.type == "cuda" else images
+
     with ThreadPoolExecutor(max_workers=1) as reader:
         coming = None
         for index in batches:
-            following = reader.submit(pixels.load, index)
+            following = reader.submit(read, index)
             if coming is not None:
-                yield coming.result()
+                yield coming.result().to(device, non_blocking=True)
             coming = following
         if coming is not None:
-            yield coming.result()
+            yield coming.result().to(device, non_blocking=True)
+
+
+def work_ahead(batches: Iterator[Tensor], device: torch.device) -> Iterator[Tensor]:
+    """The same batches; on a GPU each is made while the one before is used.
+
+    A stream of its own makes batch i + 1 once what used batch i - 1 is done, which is also when the memory of
+    that one may be written again.
+
+    >>> list(work_ahead(iter([torch.tensor(1)]), torch.device("cpu")))
+    [tensor(1)]
+    """
+    if device.type != "cuda":
+        yield from batches
+        return
+    using, making = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    making.wait_stream(using)
+    used = [torch.cuda.Event(), torch.cuda.Event()]
+    while True:
+        with torch.cuda.stream(making):
+            making.wait_event(used[0])
+            batch = next(batches, None)
+        if batch is None:
+            return
+        using.wait_stream(making)
+        yield batch
+        used[0].record(using)
+        used.reverse()
 
 
 def training_batches(
@@ -40,11 +78,22 @@ def training_batches(
     resize: int,
     seed: int,
     device: torch.device,
-) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Cluster, augmented images and labels of each step of a plan; random numbers depend on ``seed`` alone."""
+    view: Callable[..., Tensor] = augment,
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Augmented images, labels and cluster of each step of a plan; random numbers depend on ``seed`` alone.
+
+    ``view`` makes the changes; another one must be as ``augment``.
+    """
     generator = torch.Generator().manual_seed(seed)
-    aspect = images.pixels.aspect
-    for (cluster, index), pixels in zip(plan, read_ahead(images.pixels, plan.indices), strict=True):
-        draws = draw(len(index), changes, generator=generator).to(device)
-        x = augment(pixels.to(device), aspect[index].to(device), draws, size, resize)
-        yield cluster, x, images.labels[index].to(device)
+    labels, clusters = images.labels[plan.indices].to(device), plan.clusters.to(device)
+    aspect = images.pixels.aspect[plan.indices].to(device)
+    resides = isinstance(images.pixels, InMemory) and images.pixels.images.is_cuda
+    indices = plan.indices.to(device) if resides else plan.indices
+
+    def batches() -> Iterator[Tensor]:
+        for step, pixels in enumerate(read_ahead(images.pixels, indices, device)):
+            draws = draw(indices.shape[1], changes, generator=generator).to(device)
+            yield view(pixels, aspect[step], draws, size, resize)
+
+    for step, x in enumerate(work_ahead(batches(), device)):
+        yield x, labels[step], clusters[step]

@@ -56,7 +56,16 @@ def _annotations(file: Path, path_field: str, folder: str) -> list[tuple[int, st
         raise ValueError(
             f"the annotations of {file} must have the field {min(missing)!r}, got none; get it from {CARS.url}"
         )
-    return [(int(car["class"].item()), folder, str(car[path_field].item())) for car in annotations.flat]
+    cars = []
+    for position, car in enumerate(annotations.flat, 1):
+        try:
+            cars.append((int(car["class"].item()), folder, str(car[path_field].item())))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"annotation {position} of {file} must have a number as class and a path, got {error}; "
+                f"get it from {CARS.url}"
+            ) from error
+    return cars
 
 
 def _class_names(file: Path) -> dict[int, str]:

@@ -10,13 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxtyping import Bool
-from torch import Tensor
 from tqdm import tqdm
 
 from divconq.data.file_kinds import file_kinds
 from divconq.data.files import Decoded, first_three
-from divconq.data.protocol import Dataset, ImageSet
+from divconq.data.protocol import Dataset, ImageSet, count_matches
 
 
 @dataclass(frozen=True)
@@ -29,14 +27,17 @@ class Kind:
 
 
 OF_LABELS = {
-    "singletons": Kind("training classes with one image", "these images are left out of training"),
+    "singletons": Kind(
+        "training classes with one image", "training stops at them; add images or choose --singletons drop"
+    ),
     "shared_classes": Kind(
         "test classes that are also training classes",
         "the scores will not tell how classes that were never seen are found",
     ),
     "not_in_gallery": Kind("query classes that are not in the gallery", "they cannot be found"),
     "queries_without_positive": Kind(
-        "queries without another image of their class to find", "they are left out of the scores"
+        "queries without another image of their class to find",
+        "they are left out of the scores; where cameras are known, images by the same camera do not count",
     ),
 }
 OF_FILES = {
@@ -220,7 +221,7 @@ def _in_labels(dataset: Dataset) -> dict[str, list[str]]:
     train, test, gallery = dataset.train, dataset.test, dataset.gallery
     trained, queried = _classes(train), _classes(test)
     searched = queried if gallery is None else _classes(gallery)
-    lonely = ~_has_positive(dataset)
+    lonely = count_matches(test, gallery) == 0
     found = {
         "singletons": [train.names[i] for i, n in enumerate(train.labels.bincount().tolist()) if n == 1],
         "shared_classes": sorted(trained & (queried | searched)),
@@ -232,14 +233,6 @@ def _in_labels(dataset: Dataset) -> dict[str, list[str]]:
 def _classes(images: ImageSet) -> set[str]:
     """The names of the classes that have images."""
     return {images.names[label] for label in images.labels.unique().tolist()}
-
-
-def _has_positive(dataset: Dataset) -> Bool[Tensor, " n"]:
-    """Whether each query has an image of its class to find, other than itself."""
-    labels = dataset.test.labels
-    if dataset.gallery is None:
-        return labels.bincount()[labels] > 1
-    return dataset.gallery.labels.bincount(minlength=len(dataset.test.names))[labels] > 0
 
 
 def _of_repeated_size(entries: Sequence[_Entry]) -> set[Path]:
@@ -318,9 +311,12 @@ def _sentences(dataset: Dataset, found: Mapping[str, Sequence[str]]) -> tuple[li
         problems.append(
             f"train must have at least two classes with two images or more, got {pairs}; add images"
         )
-    if not _has_positive(dataset).any():
+    if not count_matches(dataset.test, dataset.gallery).any():
         problems.append(
-            "no query has an image of its class to find, so nothing can be scored; add test images"
+            "no query has an image of its class by another camera to find, so nothing can be scored; add test "
+            "images by other cameras, or train with --same-camera keep"
+            if count_matches(dataset.test, dataset.gallery, same_camera="keep").any()
+            else "no query has an image of its class to find, so nothing can be scored; add test images"
         )
     for kind, names in found.items():
         if names:

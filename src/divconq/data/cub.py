@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from divconq.data.official import Benchmark, Count, Row, look_up, read_list
+from divconq.data.official import Benchmark, Count, Row, look_up, read_numbered
 from divconq.data.protocol import Dataset
 
 CUB = Benchmark(
@@ -28,9 +28,10 @@ def read_cub(
     ValueError: --root must be the folder of CUB200-2011 or the one that holds it, got nowhere, ...
     """
     folder, (images, labels, classes) = CUB.find(root)
-    path_of = dict(read_list(images, (int, str)))
-    classes_of_images = look_up(list(path_of), dict(read_list(labels, (int, int))), labels)
-    names = look_up(classes_of_images, dict(read_list(classes, (int, str))), classes)
+    path_of, class_of = read_numbered(images, str), read_numbered(labels, int)
+    look_up(list(class_of), path_of, images)  # every image with a class must have a path
+    classes_of_images = look_up(list(path_of), class_of, labels)
+    names = look_up(classes_of_images, read_numbered(classes, str), classes)
     rows: dict[str, list[Row]] = {"train": [], "test": []}
     for path, number, name in zip(path_of.values(), classes_of_images, names, strict=True):
         split = "train" if number <= counts["train"].classes else "test"

@@ -5,12 +5,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from divconq.data.files import decode, exif_orientation
+from divconq.data.files import SIDE, decode, exif_orientation
 
 if TYPE_CHECKING:
     from PIL import Image
 
-SIDE = 8  # pixels; the smallest square is decoded the fastest
 BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"II*\0", b"MM\0*")  # of image files
 
 

@@ -103,10 +103,17 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _images(root: Path) -> list[Path]:
-    """List the image files at any depth below ``root``, none of them hidden, in order of their path."""
+    """List the image files at any depth below ``root``, none of them hidden, in order of their path.
+
+    A link that leads nowhere is listed too, to be refused rather than passed over.
+    """
     found = {file.relative_to(root): file for file in root.rglob("*") if file.suffix.lower() in SUFFIXES}
     shown = [path for path in found if not any(part.startswith(".") for part in path.parts)]
-    return [found[path] for path in sorted(shown, key=Path.as_posix) if found[path].is_file()]
+    return [found[path] for path in sorted(shown, key=Path.as_posix) if _is_file(found[path])]
+
+
+def _is_file(file: Path) -> bool:
+    return file.is_file() or not file.exists()
 
 
 def _classes(root: Path) -> Classes:

@@ -30,12 +30,27 @@ def read_inshop(
     folder, (partition,) = INSHOP.find(root)
     above = "" if (folder / "img").is_dir() or not (folder / "Img" / "img").is_dir() else "Img"
     rows: dict[str, list[Row]] = {split: [] for split in COUNTS}
-    for path, item, split in read_list(partition, (str, str, str), skip=2):
+    for path, item, split in _lines(partition):
         if split not in rows:
-            raise ValueError(f"{partition} must name train, query or gallery, got {split!r} for {path}")
+            raise ValueError(
+                f"{partition} must name train, query or gallery, got {split!r} for {path}; download the file again"
+            )
         rows[split].append(Row(above, path, item, _category(path)))
     ordered = {split: sorted(mine, key=lambda row: row.label) for split, mine in rows.items()}
     return INSHOP.dataset(folder, ordered, counts, size=size, workers=workers)
+
+
+def _lines(partition: Path) -> list[tuple[str, str, str]]:
+    """Path, item and split of every image, if there are as many as the first line says."""
+    lines = read_list(partition, (str, str, str), skip=2)
+    with partition.open(encoding="utf-8-sig", errors="replace") as file:
+        declared = file.readline().strip()
+    if declared != str(len(lines)):
+        raise ValueError(
+            f"line 1 of {partition} must be the number of its images, got {declared!r} for {len(lines)}; "
+            "download the file again"
+        )
+    return lines
 
 
 def _category(path: str) -> str:

@@ -1,5 +1,6 @@
 """Benchmarks as their authors publish them: where their files are, and whether all of them are there."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
@@ -92,7 +93,9 @@ class Benchmark:
         """
         files = {split: [root / row.file for row in rows] for split, rows in splits.items()}
         self._check(root, splits, files, counts, workers)
-        groups = _numbers(sorted({row.group for rows in splits.values() for row in rows if row.group}))
+        groups = _numbers(
+            sorted({row.group for rows in splits.values() for row in rows if row.group is not None})
+        )
         searched = [row.label for split, rows in splits.items() if split != "train" for row in rows]
         opened = open_files(list(files.values()), size=size, workers=workers)
         sets = {}
@@ -161,6 +164,25 @@ def read_list(
     return rows
 
 
+def read_numbered(file: Path, column: type[int] | type[str]) -> dict[int, Any]:
+    r"""What a list file says of each number; a number may be there once.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "classes.txt").write_text("1 ant\n2 bee\n")
+    ...     read_numbered(Path(folder, "classes.txt"), str)
+    {1: 'ant', 2: 'bee'}
+    """
+    rows = read_list(file, (int, column))
+    twice = [number for number, count in Counter(number for number, _ in rows).items() if count > 1]
+    if twice:
+        raise ValueError(
+            f"{file} must have one line for each number, got several for {len(twice)} of them: "
+            f"{first_three(twice)}; download the file again"
+        )
+    return dict(rows)
+
+
 def look_up(keys: Sequence[int], table: Mapping[int, str | int], file: Path) -> list[Any]:
     """What ``table``, which was read from ``file``, says of each key.
 
@@ -183,4 +205,4 @@ def _numbers(names: Sequence[str]) -> dict[str, int]:
 def _groups(rows: Sequence[Row], numbers: Mapping[str, int]) -> Int64[Tensor, " n"] | None:
     if not numbers:
         return None
-    return torch.tensor([numbers[row.group] for row in rows if row.group])
+    return torch.tensor([numbers[row.group] for row in rows if row.group is not None])

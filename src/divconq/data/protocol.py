@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int64, UInt8
@@ -33,13 +33,14 @@ class Pixels(Protocol):
 
 @dataclass(frozen=True)
 class InMemory:
-    """Images that are already decoded and square.
+    """Images that are already decoded: square as they are, or squashed if ``shape`` has their width / height.
 
     >>> InMemory(torch.zeros(4, 8, 8, 3, dtype=torch.uint8)).load(torch.tensor([2, 0])).shape
     torch.Size([2, 8, 8, 3])
     """
 
     images: UInt8[Tensor, "n size size 3"]
+    shape: Float[Tensor, " n"] | None = None
 
     @property
     def size(self) -> int:
@@ -48,8 +49,8 @@ class InMemory:
 
     @property
     def aspect(self) -> Float[Tensor, " n"]:
-        """One for every image: nothing was squashed."""
-        return torch.ones(len(self.images))
+        """True width / height of every image."""
+        return torch.ones(len(self.images)) if self.shape is None else self.shape
 
     def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
         """The images at ``index``, in that order."""
@@ -61,7 +62,7 @@ class ImageSet:
     """Images with a class each: labels are 0 .. C-1, ``names[label]`` says what they mean.
 
     ``groups`` are super-categories (for the division ``labels``), ``factors`` anything else that is known
-    of each image, such as the generative factors of the built-in dataset.
+    of each image, such as the generative factors of the built-in dataset, or its ``camera``.
     """
 
     pixels: Pixels
@@ -87,12 +88,16 @@ class ImageSet:
 
 @dataclass(frozen=True)
 class Dataset:
-    """What to train on and what to search; without a gallery the test images search each other."""
+    """What to train on and what to search; without a gallery the test images search each other.
+
+    ``gallery_draws`` is how many random galleries of one test image per class are searched besides.
+    """
 
     name: str
     train: ImageSet
     test: ImageSet
     gallery: ImageSet | None = None
+    gallery_draws: int = 0
 
 
 @dataclass(frozen=True)
@@ -137,3 +142,39 @@ def subset(images: ImageSet, keep: Bool[Tensor, " n"]) -> ImageSet:
         None if images.groups is None else images.groups[index],
         {name: values[index] for name, values in images.factors.items()},
     )
+
+
+def known_cameras(
+    test: ImageSet, gallery: ImageSet | None = None
+) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " m"]] | None:
+    """The cameras of the test images and of those they search, if both are known."""
+    searched = test if gallery is None else gallery
+    if "camera" not in test.factors or "camera" not in searched.factors:
+        return None
+    return test.factors["camera"], searched.factors["camera"]
+
+
+def count_matches(
+    test: ImageSet, gallery: ImageSet | None = None, *, same_camera: Literal["drop", "keep"] = "drop"
+) -> Int64[Tensor, " n"]:
+    """How many images of its class each test image has to find, in the gallery or among the others.
+
+    Where cameras are known, those by its own camera do not count, unless they are to ``keep``.
+
+    >>> pixels = InMemory(torch.zeros(3, 8, 8, 3, dtype=torch.uint8))
+    >>> factors = {"camera": torch.tensor([5, 5, 6])}
+    >>> three = ImageSet(pixels, torch.tensor([0, 0, 0]), ("a",), ("1", "2", "3"), factors=factors)
+    >>> count_matches(three).tolist(), count_matches(three, same_camera="keep").tolist()
+    ([1, 1, 2], [2, 2, 2])
+    """
+    searched = test if gallery is None else gallery
+    matches = searched.labels.bincount(minlength=len(test.names))[test.labels]
+    cameras = known_cameras(test, gallery)
+    if cameras is None or same_camera == "keep":
+        return matches - int(gallery is None)
+    camera = torch.cat(cameras).unique(return_inverse=True)[1]
+    pairs = torch.cat([test.labels, searched.labels]) * len(camera) + camera
+    number = pairs.unique(return_inverse=True)[1]
+    mine, theirs = number[: len(test)], number[len(test) :]
+    dropped: Tensor = theirs.bincount(minlength=len(number))[mine]
+    return matches - dropped

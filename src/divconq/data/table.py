@@ -1,7 +1,7 @@
 """Your own photos, listed in a table: a CSV or Parquet file with a row for each image."""
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -43,6 +43,7 @@ def read_table(
         )
     parts = _parts(path, table, test_classes, seed)
     boxes = _boxes(path, table) if "x1" in table else None
+    _check_repeated(path, table, files, boxes, parts)
     opened = open_files(
         [[files[i] for i in rows] for rows in parts.values()],
         size=size,
@@ -77,11 +78,11 @@ def _read(path: Path) -> dict[str, list[str]]:
 def _read_csv(path: Path) -> dict[str, list[str]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
-            lines = [(reader.line_num, line) for line in reader if line]
-    except (UnicodeDecodeError, csv.Error) as error:
+            lines = _numbered(path, file)
+    except UnicodeDecodeError as error:
         raise ValueError(f"{path} must be a CSV file in UTF-8, got {error}; save it again") from error
     heading = [name.strip() for name in lines[0][1]] if lines else []
+    _check_heading(path, heading)
     for number, line in lines[1:]:
         if len(line) != len(heading):
             raise ValueError(
@@ -92,6 +93,23 @@ def _read_csv(path: Path) -> dict[str, list[str]]:
     return {name: [value.strip() for value in column] for name, column in zip(heading, columns, strict=True)}
 
 
+def _numbered(path: Path, file: Iterable[str]) -> list[tuple[int, list[str]]]:
+    """The rows that are not blank, with the number of the line on which each starts."""
+    reader = csv.reader(file, strict=True)
+    rows, start = [], 1
+    try:
+        for row in reader:
+            if row:
+                rows.append((start, row))
+            start = reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(
+            f"line {start} of {path} must have values with commas between them, got {error}; "
+            "close every quote, and write a quote in quotes twice"
+        ) from error
+    return rows
+
+
 def _read_parquet(path: Path) -> dict[str, list[str]]:
     try:
         from pyarrow import parquet  # type: ignore[import-not-found, import-untyped, unused-ignore]
@@ -100,14 +118,25 @@ def _read_parquet(path: Path) -> dict[str, list[str]]:
             f"{path} needs the package pyarrow; pip install pyarrow, or save it as CSV"
         ) from error
     try:
-        names = [name for name in parquet.read_schema(path).names if name in COLUMNS]
-        columns = parquet.read_table(path, columns=names).to_pydict()
+        with parquet.ParquetFile(path) as file:
+            names = [name for name in file.schema_arrow.names if name in COLUMNS]
+            columns = file.read(columns=names).to_pydict()
     except Exception as error:  # a damaged file raises errors of many kinds
         raise ValueError(f"{path} must be a Parquet file, got {error}; save it again") from error
+    _check_heading(path, names)
     return {
         name: ["" if value is None else str(value).strip() for value in column]
         for name, column in columns.items()
     }
+
+
+def _check_heading(path: Path, heading: Sequence[str]) -> None:
+    twice = [name for name in COLUMNS if heading.count(name) > 1]
+    if twice:
+        raise ValueError(
+            f"every column of {path} must have a name of its own, got {', '.join(twice)} more than once; "
+            "rename or remove the others"
+        )
 
 
 def _checked(path: Path, table: dict[str, list[str]]) -> Table:
@@ -153,7 +182,7 @@ def _parts(path: Path, table: Table, test_classes: float, seed: int) -> dict[str
 
 
 def _check_splits(path: Path, split_of: Sequence[str]) -> None:
-    unknown = sorted(set(split_of) - set(SPLITS))
+    unknown = [f"{split!r} in row {row}" for row, split in enumerate(split_of, 1) if split not in SPLITS]
     if unknown:
         raise ValueError(
             f"the column split of {path} must say train, test, query or gallery, got {first_three(unknown)}; "
@@ -169,10 +198,53 @@ def _check_splits(path: Path, split_of: Sequence[str]) -> None:
 
 def _boxes(path: Path, table: Table) -> Float[Tensor, "n 4"]:
     rows = list(zip(*(table[name] for name in BOX), strict=True))
+    wrong = [
+        f"{value!r} in row {i}" for i, row in enumerate(rows, 1) for value in row if not _is_number(value)
+    ]
+    if wrong:
+        raise ValueError(
+            f"x1, y1, x2 and y2 of {path} must be numbers, got {first_three(wrong)}; correct them"
+        )
+    return torch.tensor([[float(value) for value in row] for row in rows])
+
+
+def _is_number(text: str) -> bool:
     try:
-        return torch.tensor([[float(value) for value in row] for row in rows])
-    except ValueError as error:
-        raise ValueError(f"x1, y1, x2 and y2 of {path} must be numbers, got {error}; correct them") from error
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_repeated(
+    path: Path,
+    table: Table,
+    files: Sequence[Path],
+    boxes: Float[Tensor, "n 4"] | None,
+    parts: Mapping[str, Sequence[int]],
+) -> None:
+    """Refuse an image, or a box of it, that has two labels, or that is to be trained on and to be found."""
+    trained = set(parts["train"])
+    seen = [()] * len(files) if boxes is None else [tuple(box) for box in boxes.tolist()]
+    first: dict[tuple[Path, tuple[float, ...]], int] = {}
+    mixed, leaked = [], []
+    for row, image in enumerate(zip(files, seen, strict=True)):
+        other = first.setdefault(image, row)
+        named = f"{table['path'][row]} in rows {other + 1} and {row + 1}"
+        if table["label"][row] != table["label"][other]:
+            mixed.append(f"{named} ({table['label'][other]}, {table['label'][row]})")
+        elif (row in trained) != (other in trained):
+            leaked.append(named)
+    if mixed:
+        raise ValueError(
+            f"every image of {path} must have one label, got {len(mixed)} with another: {first_three(mixed)}; "
+            "correct the labels or remove rows"
+        )
+    if leaked:
+        raise ValueError(
+            f"no image of {path} may be in train and in another split, got {len(leaked)} that are: "
+            f"{first_three(leaked)}; the scores would be too good, so remove it from one"
+        )
 
 
 def _names(labels: Sequence[str], rows: Sequence[int]) -> tuple[str, ...]:

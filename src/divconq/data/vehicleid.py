@@ -1,6 +1,7 @@
 """PKU VehicleID: vehicles seen by traffic cameras, with test sets of three sizes."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +18,7 @@ VEHICLEID = Benchmark(
 )
 # How many images the lists have differs between what is released and what is published.
 COUNTS = {"train": Count(13_164), "800": Count(800), "1600": Count(1_600), "2400": Count(2_400)}
+GALLERY_DRAWS = 10
 
 
 def read_vehicleid(
@@ -29,6 +31,8 @@ def read_vehicleid(
 ) -> Dataset:
     """Read PKU VehicleID with the small, medium or large ``test`` set, whose images all search each other.
 
+    Besides, ten galleries of one image per vehicle are drawn, to be searched with all other images.
+
     >>> read_vehicleid(Path("nowhere"))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ValueError: --root must be the folder of PKU VehicleID or the one that holds it, got nowhere, ...
@@ -37,7 +41,8 @@ def read_vehicleid(
     file_of = dict(zip(COUNTS, lists, strict=True))
     splits = {"train": _rows(file_of["train"]), "test": _rows(file_of[test])}
     expected = {"train": counts["train"], "test": counts[test]}
-    return VEHICLEID.dataset(folder, splits, expected, size=size, workers=workers)
+    data = VEHICLEID.dataset(folder, splits, expected, size=size, workers=workers)
+    return replace(data, gallery_draws=GALLERY_DRAWS)
 
 
 def _rows(file: Path) -> list[Row]:

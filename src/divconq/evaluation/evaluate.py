@@ -13,6 +13,8 @@ def evaluate(
     gallery: Float[Tensor, "m d"] | None = None,
     gallery_labels: Int64[Tensor, " m"] | None = None,
     *,
+    query_cameras: Int64[Tensor, " n"] | None = None,
+    gallery_cameras: Int64[Tensor, " m"] | None = None,
     ks: tuple[int, ...] = (1, 2, 4, 8),
     with_nmi: bool = True,
     seed: int = 0,
@@ -24,7 +26,15 @@ def evaluate(
     >>> scores["recall@1"], scores["nmi"], round(scores["spread"], 3)
     (1.0, 1.0, 0.5)
     """
-    scores = retrieval_scores(query, query_labels, gallery, gallery_labels, ks)
+    scores = retrieval_scores(
+        query,
+        query_labels,
+        gallery,
+        gallery_labels,
+        ks,
+        query_cameras=query_cameras,
+        gallery_cameras=gallery_cameras,
+    )
     everything, labels = query, query_labels
     if gallery is not None and gallery_labels is not None:
         everything, labels = torch.cat([query, gallery]), torch.cat([query_labels, gallery_labels])

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from divconq.division.kmeans import kmeans
-from divconq.evaluation.neighbours import BUDGET, nearest
+from divconq.evaluation.neighbours import nearest
 
 
 def retrieval_scores(
@@ -17,37 +17,50 @@ def retrieval_scores(
     gallery_labels: Int64[Tensor, " g"] | None = None,
     ks: Sequence[int] = (1, 2, 4, 8),
     *,
-    budget: int = BUDGET,
+    query_cameras: Int64[Tensor, " q"] | None = None,
+    gallery_cameras: Int64[Tensor, " g"] | None = None,
+    budget: int | None = None,
 ) -> dict[str, float]:
     """Scores, from 0 to 1, of ranking the gallery (without one: the other queries) by distance to each query.
 
     With R images of its class to find, hits h_i and precisions p_i = Σ_{j≤i} h_j / i at the ranks i ≤ R:
     ``map@r`` = Σ h_i p_i / R, ``marp`` = Σ h_i p_i / Σ h_i, ``r_precision`` = Σ h_i / R, averaged.
     ``queries_without_positive`` have R = 0 and are left out of every mean; ``queries`` counts the others.
+    With cameras, images of the query's class by its own camera are dropped from its ranking and not in R.
 
     >>> retrieval_scores(torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([3, 3, 8]), ks=(1,))["recall@1"]
     1.0
     """
     _check(query, query_labels, gallery, gallery_labels, ks)
+    _check_cameras(query, query_cameras, gallery, gallery_cameras)
     alone = gallery is None
     if gallery is None or gallery_labels is None:
-        gallery, gallery_labels = query, query_labels
+        gallery, gallery_labels, gallery_cameras = query, query_labels, query_cameras
     query_labels, gallery_labels = query_labels.to(query.device), gallery_labels.to(query.device)
-    positives = _occurrences(query_labels, gallery_labels) - int(alone)
+    exclude, marks = None, None  # a query may not find images of its own mark
+    if query_cameras is not None and gallery_cameras is not None:
+        exclude, marks = _pairs(query_labels, query_cameras, gallery_labels, gallery_cameras)
+    elif alone:
+        exclude = marks = torch.arange(len(query), device=query.device)
+    positives = _occurrences(query_labels, gallery_labels)
+    if exclude is not None and marks is not None:
+        positives -= _occurrences(exclude, marks)
     counted = (positives > 0).nonzero().flatten()
     if len(counted) == 0:
         raise ValueError(
-            f"none of the {len(query)} queries has an image of its class to find; "
+            f"none of the {len(query)} queries has an image of its class "
+            f"{'' if query_cameras is None else 'by another camera '}to find; "
             "check that the labels of queries and gallery name the same classes"
         )
     scores = torch.zeros(len(query), len(ks) + 3, dtype=torch.float64, device=query.device)
     for members in _of_similar_size(counted, positives[counted].clamp(min=max(ks))):
         k = max(int(positives[members].max()), *ks)
-        rankings = nearest(query[members], gallery, k, exclude=members if alone else None, budget=budget)
+        hidden = None if exclude is None else exclude[members]
+        rankings = nearest(query[members], gallery, k, exclude=hidden, marks=marks, budget=budget)
         done = 0
         for ranking in rankings:
             block = members[done : done + len(ranking)]
-            hits = gallery_labels[ranking] == query_labels[block, None]
+            hits = (gallery_labels[ranking] == query_labels[block, None]) & (ranking >= 0)
             scores[block] = _scores(hits, positives[block], ks)
             done += len(block)
     names = [*(f"recall@{k}" for k in ks), "map@r", "r_precision", "marp"]
@@ -94,6 +107,20 @@ def _occurrences(values: Int64[Tensor, " q"], among: Int64[Tensor, " g"]) -> Int
     return torch.where(names[place] == values, counts[place], 0)
 
 
+def _pairs(
+    query_labels: Int64[Tensor, " q"],
+    query_cameras: Int64[Tensor, " q"],
+    gallery_labels: Int64[Tensor, " g"],
+    gallery_cameras: Int64[Tensor, " g"],
+) -> tuple[Int64[Tensor, " q"], Int64[Tensor, " g"]]:
+    """Number the pairs of a label and a camera: those of the queries, and those of the gallery."""
+    labels = torch.cat([query_labels, gallery_labels]).unique(return_inverse=True)[1]
+    cameras = torch.cat([query_cameras.to(labels.device), gallery_cameras.to(labels.device)])
+    cameras = cameras.unique(return_inverse=True)[1]
+    pairs = labels * len(cameras) + cameras
+    return pairs[: len(query_labels)], pairs[len(query_labels) :]
+
+
 def _of_similar_size(
     members: Int64[Tensor, " n"], sizes: Int64[Tensor, " n"]
 ) -> Iterator[Int64[Tensor, " _"]]:
@@ -130,6 +157,27 @@ def _check(
             f"ks must lie between 1 and the {findable} images that a query can find, got {tuple(ks)}; "
             "use smaller ks or more images"
         )
+
+
+def _check_cameras(
+    query: Tensor, query_cameras: Tensor | None, gallery: Tensor | None, gallery_cameras: Tensor | None
+) -> None:
+    if gallery is None and gallery_cameras is not None:
+        raise ValueError("gallery_cameras need a gallery, got none; pass query_cameras only")
+    if gallery is not None and (query_cameras is None) != (gallery_cameras is None):
+        given, missing = (
+            ("query_cameras", "gallery_cameras")
+            if gallery_cameras is None
+            else ("gallery_cameras", "query_cameras")
+        )
+        raise ValueError(
+            f"query_cameras and gallery_cameras go together, got only {given}; pass {missing} too"
+        )
+    for name, x, cameras in (("query", query, query_cameras), ("gallery", gallery, gallery_cameras)):
+        if x is not None and cameras is not None and cameras.shape != x.shape[:1]:
+            raise ValueError(
+                f"{name} needs one camera for each of its {len(x)} images, got shape {tuple(cameras.shape)}"
+            )
 
 
 def _check_set(name: str, x: Tensor, labels: Tensor) -> None:

@@ -9,11 +9,12 @@ from torch.nn.functional import pad
 
 from divconq.division.kmeans import exact_products
 
-BUDGET = 256 << 20  # bytes
+BUDGET = 256 << 20  # bytes; four times as many on a GPU
 BYTES_PER_KEY = 48  # a key of 8 bytes, its score, and room to merge and sort it
-# Every product of queries and gallery has this shape, so that rounding is always the same.
+# Every product of queries and gallery has this shape, on a GPU 16 x 4 times it, so that rounding is always the same.
 ROWS, COLUMNS = 64, 2048
 LOW = 0xFFFFFFFF  # the lower half of a key
+HIDDEN = torch.iinfo(torch.int64).min  # below every key
 
 
 def nearest(
@@ -22,44 +23,64 @@ def nearest(
     k: int,
     *,
     exclude: Int64[Tensor, " q"] | None = None,
-    budget: int = BUDGET,
+    marks: Int64[Tensor, " g"] | None = None,
+    budget: int | None = None,
 ) -> Iterator[Int64[Tensor, "b k"]]:
     """Gallery indices of the ``k`` nearest by Euclidean distance, block after block of queries.
 
     Ranks by x·y - |y|²/2 in float32, whatever float type comes in; of equals the lower index is first.
     ``exclude`` names one gallery index that each query may not find: itself, when queries search each other.
+    If the gallery has ``marks``, it names a mark instead, and no image of that mark is found; a query that has
+    fewer than k images left to find gets -1 for the rest.
 
     >>> line = torch.tensor([[0.0], [1.0], [3.0], [1.0]])
     >>> torch.cat(list(nearest(line, line, k=2, exclude=torch.arange(4)))).tolist()
     [[1, 3], [3, 0], [1, 3], [1, 0]]
     """
-    findable = len(gallery) - (exclude is not None)
+    if marks is not None and exclude is None:
+        raise ValueError(
+            "marks say what exclude means, got no exclude; pass the mark that each query excludes"
+        )
+    findable = len(gallery) - (exclude is not None and marks is None)
     if not 1 <= k <= findable:
         raise ValueError(f"k must lie between 1 and the {findable} gallery images a query can find, got {k}")
-    rows, columns = plan(k, len(gallery), budget)
+    if budget is None:
+        budget = 4 * BUDGET if query.is_cuda else BUDGET
+    rows, columns = plan(k, len(gallery), budget, tile(query.device))
     query, gallery = query.detach().float(), gallery.detach().float()
     if exclude is None:
         exclude = torch.full((len(query),), -1, device=query.device)
+    if marks is None:
+        marks = torch.arange(len(gallery), device=query.device)
     for block, hidden in zip(query.split(rows), exclude.split(rows), strict=True):
-        yield _nearest(block, gallery, k, hidden, columns)
+        yield _nearest(block, gallery, k, hidden, marks, columns)
 
 
-def plan(k: int, gallery: int, budget: int) -> tuple[int, int]:
-    """How many queries, and how many gallery images, to compare at once within ``budget`` bytes.
+def tile(device: torch.device) -> tuple[int, int]:
+    """The shape of every product on a device.
 
-    >>> plan(k=10, gallery=60_000, budget=256 << 20)
+    >>> tile(torch.device("cpu"))
+    (64, 2048)
+    """
+    return (16 * ROWS, 4 * COLUMNS) if device.type == "cuda" else (ROWS, COLUMNS)
+
+
+def plan(k: int, gallery: int, budget: int, shape: tuple[int, int]) -> tuple[int, int]:
+    """How many queries, and how many gallery images, to compare at once within ``budget`` bytes, in whole tiles.
+
+    >>> plan(k=10, gallery=60_000, budget=256 << 20, shape=(64, 2048))
     (320, 16384)
     """
-    keys = budget // BYTES_PER_KEY
-    columns = min(_round_up(gallery, COLUMNS), _round_up(max(k, 8 * COLUMNS), COLUMNS))
-    rows = keys // (k + columns) // ROWS * ROWS
+    keys, (tall, wide) = budget // BYTES_PER_KEY, shape
+    columns = min(_round_up(gallery, wide), _round_up(max(k, 16384), wide))
+    rows = keys // (k + columns) // tall * tall
     if rows:
         return rows, columns
-    columns = (keys // ROWS - k) // COLUMNS * COLUMNS
-    if columns < COLUMNS:
-        needed = ROWS * (k + COLUMNS) * BYTES_PER_KEY
+    columns = (keys // tall - k) // wide * wide
+    if columns < wide:
+        needed = tall * (k + wide) * BYTES_PER_KEY
         raise ValueError(f"budget must be at least {needed} bytes to find {k} neighbours, got {budget}")
-    return ROWS, columns
+    return tall, columns
 
 
 def _nearest(
@@ -67,6 +88,7 @@ def _nearest(
     gallery: Float32[Tensor, "g d"],
     k: int,
     exclude: Int64[Tensor, " b"],
+    marks: Int64[Tensor, " g"],
     columns: int,
 ) -> Int64[Tensor, "b k"]:
     best = torch.empty(len(query), 0, dtype=torch.int64, device=query.device)
@@ -74,10 +96,10 @@ def _nearest(
         part = gallery[start : start + columns]
         index = torch.arange(start, start + len(part), device=query.device)
         keys = _keys(_scores(query, part), index)
-        keys.masked_fill_(index == exclude[:, None], torch.iinfo(torch.int64).min)
+        keys.masked_fill_(marks[start : start + columns] == exclude[:, None], HIDDEN)
         best = torch.cat([best, keys], 1)
         best = best.topk(min(k, best.shape[1])).values
-    return LOW - (best & LOW)
+    return (LOW - (best & LOW)).masked_fill_(best == HIDDEN, -1)
 
 
 def _scores(query: Float32[Tensor, "b d"], gallery: Float32[Tensor, "g d"]) -> Float32[Tensor, "b g"]:
@@ -85,14 +107,15 @@ def _scores(query: Float32[Tensor, "b d"], gallery: Float32[Tensor, "g d"]) -> F
 
     The rounding of a product depends on its shape: equal images must not differ by the block they are in.
     """
-    scores = query.new_empty(_round_up(len(query), ROWS), _round_up(len(gallery), COLUMNS))
+    rows, columns = tile(query.device)
+    scores = query.new_empty(_round_up(len(query), rows), _round_up(len(gallery), columns))
     with exact_products(query.device.type):
-        for column in range(0, scores.shape[1], COLUMNS):
-            y = _tile(gallery, column, COLUMNS)
+        for column in range(0, scores.shape[1], columns):
+            y = _tile(gallery, column, columns)
             half = y.square().sum(1) / 2
-            for row in range(0, scores.shape[0], ROWS):
-                product = _tile(query, row, ROWS) @ y.T
-                torch.sub(product, half, out=scores[row : row + ROWS, column : column + COLUMNS])
+            for row in range(0, scores.shape[0], rows):
+                product = _tile(query, row, rows) @ y.T
+                torch.sub(product, half, out=scores[row : row + rows, column : column + columns])
     return scores[: len(query), : len(gallery)]
 
 

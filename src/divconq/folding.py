@@ -1,0 +1,104 @@
+"""Frozen BatchNorm folded into the convolution before it: the same function with a pass over memory less.
+
+BatchNorm with fixed statistics is y = s (x - m) + b with s = w / sqrt(v + eps), so that of a convolution's
+output is a convolution with the weights s W and the bias b - s m. These are computed anew in every step from
+the module's own parameters, which train as before: dL/dw and dL/db come out of the convolution's gradient, and
+the convolution's output need not be kept. Names and states of the modules stay as they are.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+CLOSE = 1e-3  # relative difference that rounding may make
+
+
+@torch.no_grad()
+def fold_batchnorm_(network: nn.Module, example: Tensor) -> int:
+    """Fold every BatchNorm of ``network`` that follows a convolution; returns how many were.
+
+    The BatchNorms must stay in eval mode. If the output for ``example`` changes, all is left as it was.
+
+    >>> network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval()
+    >>> fold_batchnorm_(network, torch.rand(1, 3, 8, 8))
+    1
+    """
+    training = network.training
+    network.eval()
+    before, pairs = _watch(network, example)
+    for convolution, norm in pairs:
+        _fold(convolution, norm)
+    change = (network(example) - before).abs().max()
+    network.train(training)
+    if pairs and not change <= CLOSE * before.abs().max():
+        unfold_batchnorm_(network)
+        return 0
+    return len(pairs)
+
+
+def unfold_batchnorm_(network: nn.Module) -> None:
+    """Undo ``fold_batchnorm_``.
+
+    >>> network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
+    >>> fold_batchnorm_(network, torch.rand(1, 3, 8, 8)); unfold_batchnorm_(network)
+    1
+    """
+    for module in network.modules():
+        if getattr(vars(module).get("forward"), "folded", False):
+            del module.forward
+
+
+def _watch(network: nn.Module, example: Tensor) -> tuple[Tensor, list[tuple[nn.Conv2d, nn.BatchNorm2d]]]:
+    """The output, and each convolution whose output is what a BatchNorm takes; each once."""
+    made: list[tuple[nn.Conv2d, Tensor]] = []
+    pairs: list[tuple[nn.Conv2d, nn.BatchNorm2d]] = []
+
+    def after_convolution(module: nn.Conv2d, inputs: object, output: Tensor) -> None:
+        made.append((module, output))
+
+    def before_norm(module: nn.BatchNorm2d, inputs: tuple[Tensor, ...]) -> None:
+        pairs.extend((convolution, module) for convolution, output in made if output is inputs[0])
+
+    handles = []
+    for module in network.modules():
+        if type(module) is nn.Conv2d and module.padding_mode == "zeros":
+            handles.append(module.register_forward_hook(after_convolution))
+        elif _is_plain_norm(module):
+            handles.append(module.register_forward_pre_hook(before_norm))
+    try:
+        output: Tensor = network(example)
+    finally:
+        for handle in handles:
+            handle.remove()
+    calls = [module for module, _ in made] + [norm for _, norm in pairs]
+    return output, [pair for pair in pairs if calls.count(pair[0]) == calls.count(pair[1]) == 1]
+
+
+def _is_plain_norm(module: nn.Module) -> bool:
+    """Whether it is BatchNorm with weights and statistics, perhaps timm's, which has its activation inside."""
+    plain = type(module) is nn.BatchNorm2d or type(module).__name__ == "BatchNormAct2d"
+    return plain and isinstance(module, nn.BatchNorm2d) and module.affine and module.track_running_stats
+
+
+def _fold(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
+    c, n = convolution, norm
+    rest: list[Any] = [getattr(norm, name) for name in ("drop", "act") if hasattr(norm, name)]
+
+    def convolve(x: Tensor) -> Tensor:
+        assert n.running_mean is not None
+        assert n.running_var is not None
+        scale = n.weight * torch.rsqrt(n.running_var + n.eps)
+        centre = n.running_mean if c.bias is None else n.running_mean - c.bias
+        weight, bias = c.weight * scale[:, None, None, None], n.bias - centre * scale
+        return F.conv2d(x, weight, bias, c.stride, c.padding, c.dilation, c.groups)
+
+    def activate(x: Tensor) -> Tensor:
+        for module in rest:
+            x = module(x)
+        return x
+
+    for module, forward in ((convolution, convolve), (norm, activate)):
+        forward.folded = True  # type: ignore[attr-defined]
+        module.forward = forward  # type: ignore[method-assign, assignment]

@@ -1,0 +1,57 @@
+"""A function of tensors as one CUDA graph: the device then runs all of it without waiting for Python."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+Function: TypeAlias = Callable[..., tuple[Tensor, ...]]
+
+WARM_UP = 2  # calls in which libraries choose their algorithms and optimisers make their state
+
+
+class Captured:
+    """Calls a function as it is at first, then replays a graph of it; what it returns lives until the next call.
+
+    The function must neither read from the device nor depend on anything but its inputs, whose shapes stay the
+    same, and on tensors that are changed in place. If it cannot be captured, the call raises RuntimeError and
+    has done nothing.
+    """
+
+    def __init__(self, function: Function, device: torch.device) -> None:
+        self.function, self.calls = function, 0
+        self.stream = torch.cuda.Stream(device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.inputs: tuple[Tensor, ...] = ()
+        self.outputs: tuple[Tensor, ...] = ()
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Run the function on these inputs."""
+        self.calls += 1
+        if self.calls <= WARM_UP:
+            return self._run(inputs)
+        if self.graph is None:
+            self._capture(inputs)
+        assert self.graph is not None
+        for held, given in zip(self.inputs, inputs, strict=True):
+            held.copy_(given)
+        self.graph.replay()
+        return self.outputs
+
+    def _run(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Run it outside of a graph, on the stream on which it will be captured, where autograd expects it."""
+        current = torch.cuda.current_stream(self.stream.device)
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            outputs = self.function(*inputs)
+        current.wait_stream(self.stream)
+        return outputs
+
+    def _capture(self, inputs: tuple[Tensor, ...]) -> None:
+        self.inputs = tuple(x.clone() for x in inputs)
+        torch.cuda.synchronize(self.stream.device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.stream):
+            self.outputs = self.function(*self.inputs)
+        self.graph = graph

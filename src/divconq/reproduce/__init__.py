@@ -1,0 +1,42 @@
+"""Tables of experiments: run what is missing, keep a small file of each run, render mean, deviation and interval.
+
+    divconq reproduce tables/cub_margin.yaml --root DIR --out results
+
+From a program, on a machine that has nothing but the results::
+
+    figures = render(load_table(Path("tables/cub_margin.yaml")), Path("results"))
+"""
+
+from divconq.reproduce.figures import summary
+from divconq.reproduce.render import latex, markdown
+from divconq.reproduce.results import Result, read_results
+from divconq.reproduce.runs import Outcome, plan, plan_text, render, reproduce
+from divconq.reproduce.table import (
+    Row,
+    Table,
+    load_table,
+    parse_changes,
+    parse_names,
+    parse_seeds,
+    parse_table,
+)
+
+__all__ = [
+    "Outcome",
+    "Result",
+    "Row",
+    "Table",
+    "latex",
+    "load_table",
+    "markdown",
+    "parse_changes",
+    "parse_names",
+    "parse_seeds",
+    "parse_table",
+    "plan",
+    "plan_text",
+    "read_results",
+    "render",
+    "reproduce",
+    "summary",
+]
