@@ -1,6 +1,7 @@
 """A function of tensors as one CUDA graph: the device then runs all of it without waiting for Python."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeAlias
 
 import torch
@@ -15,8 +16,8 @@ class Captured:
     """Calls a function as it is at first, then replays a graph of it; what it returns lives until the next call.
 
     The function must neither read from the device nor depend on anything but its inputs, whose shapes stay the
-    same, and on tensors that are changed in place. If it cannot be captured, the call raises RuntimeError and
-    has done nothing.
+    same, and on tensors that are changed in place. The last call of the warm-up finds out whether it reads: it
+    then raises RuntimeError where it does.
     """
 
     def __init__(self, function: Function, device: torch.device) -> None:
@@ -30,7 +31,8 @@ class Captured:
         """Run the function on these inputs."""
         self.calls += 1
         if self.calls <= WARM_UP:
-            return self._run(inputs)
+            with _reading_is_an_error(self.calls == WARM_UP):
+                return self._run(inputs)
         if self.graph is None:
             self._capture(inputs)
         assert self.graph is not None
@@ -52,6 +54,23 @@ class Captured:
         self.inputs = tuple(x.clone() for x in inputs)
         torch.cuda.synchronize(self.stream.device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream):
-            self.outputs = self.function(*self.inputs)
+        try:
+            with torch.cuda.graph(graph, stream=self.stream):
+                self.outputs = self.function(*self.inputs)
+        except Exception:  # leaves the random generator waiting for the end of the capture
+            generator = torch.cuda.default_generators[self.stream.device.index]
+            fresh = torch.Generator(self.stream.device).manual_seed(generator.initial_seed())
+            generator.graphsafe_set_state(fresh.graphsafe_get_state())
+            raise
         self.graph = graph
+
+
+@contextmanager
+def _reading_is_an_error(on: bool) -> Iterator[None]:
+    before = torch.cuda.get_sync_debug_mode()
+    try:
+        if on:
+            torch.cuda.set_sync_debug_mode("error")
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)

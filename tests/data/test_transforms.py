@@ -261,8 +261,15 @@ def test_box_blur_is_the_mean_of_a_box():
     x = as_float(images)
     assert torch.equal(got[0], x[0])
     for i, box in enumerate((3, 5, 7), start=1):
-        padded = F.pad(x[i : i + 1], [box // 2] * 4, mode="reflect")
+        reach = (box // 2, box // 2)
+        padded = torch.from_numpy(np.pad(x[i : i + 1].numpy(), ((0, 0), (0, 0), reach, reach), "symmetric"))
         torch.testing.assert_close(got[i : i + 1], F.avg_pool2d(padded, box, stride=1), atol=1e-6, rtol=0)
+
+
+def test_box_blur_looks_beyond_the_crop():
+    images = noise(1, 16)
+    whole = augment(images, torch.ones(1), still(1, blur=[7]), 16, 16)
+    assert torch.equal(augment(images, torch.ones(1), still(1, blur=[7]), 8, 16), whole[:, :, 4:12, 4:12])
 
 
 @pytest.mark.parametrize("size", [224, 56])

@@ -20,6 +20,7 @@ from divconq.data.augmentation import BLURS, RATIOS, Draws
 
 LUMA = (0.2989, 0.587, 0.114)
 KINDS = {"cuda": torch.float16}  # of the results
+REACH = max(BLURS) // 2  # how far beyond the crop a blur looks
 
 
 def stored_side(resize: int) -> int:
@@ -87,7 +88,8 @@ def augment(
     torch.Size([2, 3, 6, 6])
     """
     _check(size, resize)
-    x = _crop(images, aspect, draws, size, resize).to(KINDS.get(images.device.type, torch.float32))
+    margin = 0 if draws.blur is None else REACH
+    x = _crop(images, aspect, draws, size, resize, margin).to(KINDS.get(images.device.type, torch.float32))
     if draws.blur is not None:
         x = _box_blur(x, draws.blur)
     if draws.holes is not None:
@@ -141,9 +143,14 @@ def _box(
 
 
 def _crop(
-    images: UInt8[Tensor, "b side side 3"], aspect: Float[Tensor, " b"], draws: Draws, size: int, resize: int
-) -> Float[Tensor, "b 3 size size"]:
-    """Interpolate at the points that the output's pixels come from.
+    images: UInt8[Tensor, "b side side 3"],
+    aspect: Float[Tensor, " b"],
+    draws: Draws,
+    size: int,
+    resize: int,
+    margin: int,
+) -> Float[Tensor, "b 3 h w"]:
+    """Interpolate at the points that the output's pixels come from, and those of a margin around it.
 
     A pixel at (u, v) from the centre of the output is moved back by the shift, turned back by the angle,
     mirrored, scaled to the crop and squashed, around the crop's centre.
@@ -154,7 +161,7 @@ def _crop(
     to_x, to_y = (side / width)[:, None, None], (side / height)[:, None, None]
     mirror = torch.where(draws.flip, -1.0, 1.0)[:, None, None]
     cos, sin = draws.angle.cos()[:, None, None], draws.angle.sin()[:, None, None]
-    centred = torch.arange(size, device=images.device) + 0.5 - size / 2
+    centred = torch.arange(-margin, size + margin, device=images.device) + 0.5 - size / 2
     u = centred[None, None, :] - size * draws.shift[:, 0, None, None]
     v = centred[None, :, None] - size * draws.shift[:, 1, None, None]
     x = (left + w / 2) * to_x + mirror * (w / size * to_x) * (cos * u - sin * v)
@@ -178,15 +185,15 @@ def _sample(
     return F.grid_sample(x, inside * 2 / padded - 1, align_corners=False)
 
 
-def _box_blur(x: Float[Tensor, "b c h w"], box: Int64[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
-    """Average a box of side ``box`` around each pixel, reflected at the border."""
-    reach = max(BLURS) // 2
-    for dim, padding in ((3, (reach, reach, 0, 0)), (2, (0, 0, reach, reach))):
-        length, wide = x.shape[dim], F.pad(x, padding, mode="reflect")
-        total = x
-        for r in range(1, reach + 1):
-            total = total + wide.narrow(dim, reach - r, length) + wide.narrow(dim, reach + r, length)
-            x = torch.where(box[:, None, None, None] > 2 * r, total / (2 * r + 1), x)
+def _box_blur(x: Float[Tensor, "b c tall wide"], box: Int64[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
+    """Average a box of side ``box`` around each pixel that is ``REACH`` away from the border."""
+    for dim in (3, 2):
+        length = x.shape[dim] - 2 * REACH
+        total = blurred = x.narrow(dim, REACH, length)
+        for r in range(1, REACH + 1):
+            total = total + x.narrow(dim, REACH - r, length) + x.narrow(dim, REACH + r, length)
+            blurred = torch.where(box[:, None, None, None] > 2 * r, total / (2 * r + 1), blurred)
+        x = blurred
     return x
 
 
@@ -207,7 +214,7 @@ def _grey(x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 1 h w"]:
 
 def _blend(x: Tensor, other: Tensor, factor: Float[Tensor, " b"]) -> Tensor:
     """``factor`` of x and the rest of the other, within [0, 1]."""
-    return torch.lerp(other, x, factor[:, None, None, None]).clamp(0, 1)
+    return torch.lerp(other, x, factor[:, None, None, None].to(x.dtype)).clamp(0, 1)
 
 
 def _turn_hue(x: Float[Tensor, "b 3 h w"], turn: Float[Tensor, " b"]) -> Float[Tensor, "b 3 h w"]:
@@ -220,4 +227,4 @@ def _turn_hue(x: Float[Tensor, "b 3 h w"], turn: Float[Tensor, " b"]) -> Float[T
     )
     hue = hue + 6 * turn[:, None, None]
     steps = torch.stack([(hue + start).remainder(6) for start in (5, 3, 1)], dim=1)
-    return value[:, None] - chroma[:, None] * torch.minimum(steps, 4 - steps).clamp(0, 1)
+    return value[:, None] - chroma[:, None] * torch.minimum(steps, 4 - steps).clamp(0, 1).to(x.dtype)
