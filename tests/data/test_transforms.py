@@ -255,6 +255,17 @@ def test_border_is_reflected():
 # Blur, holes, colours
 
 
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_ways_to_interpolate_agree(exact):
+    images = noise(3, 20)
+    points = 0.5 + 19 * torch.rand(3, 9, 11, 2, generator=seeded())
+    points[0, 0, :4] = torch.tensor([[0.5, 0.5], [19.5, 19.5], [0.5, 19.5], [7.5, 3.5]])
+    expected = transforms._sample(images, points, exact=exact)
+    got = transforms._gather(images, points)
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
+    assert torch.equal(got[0, 0, 3], images[0, 3, 7] / 255)
+
+
 def test_box_blur_is_the_mean_of_a_box():
     images = noise(4, 16)
     got = augment(images, torch.ones(4), still(4, blur=[1, 3, 5, 7]), 16, 16)
