@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from divconq.config import Config
-from divconq.run import Run, write_atomically
+from divconq.run import Checkpoints, Run, write_atomically
 
 
 @pytest.fixture
@@ -47,14 +47,14 @@ def test_the_log_is_one_object_an_epoch_and_can_be_rewound(run):
 
 
 def test_checkpoints_come_back(run):
-    run.save({"epoch": 3, "model": {"w": torch.arange(3)}}, best=True)
-    run.save({"epoch": 4, "model": {"w": torch.arange(4)}}, best=False)
+    run.save("best", {"epoch": 3, "model": {"w": torch.arange(3)}})
+    run.save("last", {"epoch": 4, "model": {"w": torch.arange(4)}})
     assert run.load("last")["epoch"] == 4
     assert torch.equal(run.load("best")["model"]["w"], torch.arange(3))
 
 
 def test_a_truncated_checkpoint_is_a_clear_error(run):
-    run.save({"epoch": 1, "w": torch.zeros(1000)}, best=True)
+    run.save("last", {"epoch": 1, "w": torch.zeros(1000)})
     whole = (run.folder / "last.pt").read_bytes()
     for size in (0, 10, len(whole) // 2, len(whole) - 1):
         (run.folder / "last.pt").write_bytes(whole[:size])
@@ -94,3 +94,27 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
         write_atomically(path, fail)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_checkpoints_are_minutes_apart_and_belong_together(run):
+    checkpoints = Checkpoints(run, minutes=10)
+    state = {"epoch": 1, "model": {"w": torch.zeros(1)}, "optimizer": {}}
+    checkpoints.offer(state, best=True, now=False)
+    assert run.load("last")["epoch"] == run.load("best")["epoch"] == 1
+    assert "optimizer" not in run.load("best")
+
+    checkpoints.offer({**state, "epoch": 2}, best=True, now=False)
+    state["model"]["w"] += 1  # training goes on
+    checkpoints.offer({**state, "epoch": 3}, best=False, now=False)
+    assert run.load("last")["epoch"] == run.load("best")["epoch"] == 1
+
+    checkpoints.offer({**state, "epoch": 4}, best=False, now=True)
+    assert (run.load("last")["epoch"], run.load("best")["epoch"]) == (4, 2)
+    assert (run.load("last")["model"]["w"], run.load("best")["model"]["w"]) == (1, 0)
+
+
+def test_checkpoints_without_a_pause_are_all_written(run):
+    checkpoints = Checkpoints(run, minutes=0)
+    for epoch in (1, 2):
+        checkpoints.offer({"epoch": epoch}, best=False, now=False)
+        assert run.load("last")["epoch"] == epoch

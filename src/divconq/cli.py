@@ -38,7 +38,17 @@ USAGE = """divconq {version}: train image-retrieval embeddings by divide and con
 Every command explains its flags with --help, for example: divconq train cub --help
 """
 
-MAY_CHANGE = {"epochs", "device", "workers", "eval_every", "root", "data", "cache", "import_file"}
+MAY_CHANGE = {
+    "epochs",
+    "save_minutes",
+    "device",
+    "workers",
+    "eval_every",
+    "root",
+    "data",
+    "cache",
+    "import_file",
+}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -113,7 +123,7 @@ def train_command(argv: list[str]) -> None:
     try:
         records = training.train(config, out, resume=parsed.resume is not None)
     except KeyboardInterrupt:
-        _fail(f"stopped; continue from the last whole epoch with: divconq train --resume {out}", 130)
+        _fail(f"stopped; continue from the last checkpoint with: divconq train --resume {out}", 130)
     print(summary(records, "val_recall@1" if config.val_classes else "recall@1", out))
 
 
@@ -194,7 +204,7 @@ def reproduce_command(argv: list[str]) -> None:
             **machine,
         )
     except KeyboardInterrupt:
-        _fail("stopped; continue from the last whole epoch with the same command", 130)
+        _fail("stopped; continue from the last checkpoint with the same command", 130)
     print(json.dumps(outcome.figures) if parsed.json else tables.markdown(outcome.figures))
     if outcome.failed:
         _fail(f"{len(outcome.failed)} runs failed: {'; '.join(outcome.failed)}", 1)

@@ -117,6 +117,8 @@ class Config:
     """Adam's learning rate."""
     weight_decay: float = 1e-3
     """Adam's weight decay."""
+    save_minutes: float = 1.0
+    """Minutes between checkpoints; the first and the last epoch always have one."""
     seed: int = 0
     """Seed of everything that is random."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -142,7 +144,14 @@ class Config:
             _at_least(name, getattr(self, name), 1)
         for name in ("val_classes", "freeze_backbone_epochs", "seed"):
             _at_least(name, getattr(self, name), 0)
-        for name in ("overlap_weight", "mask_lr_scale", "mask_weight_decay", "loss_lr_scale", "weight_decay"):
+        for name in (
+            "overlap_weight",
+            "mask_lr_scale",
+            "mask_weight_decay",
+            "loss_lr_scale",
+            "weight_decay",
+            "save_minutes",
+        ):
             _at_least(name, getattr(self, name), 0.0)
         _at_least("batch", self.batch, 2)
         if not (math.isfinite(self.lr) and self.lr > 0):

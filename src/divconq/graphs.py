@@ -1,15 +1,57 @@
 """A function of tensors as one CUDA graph: the device then runs all of it without waiting for Python."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
+Result = TypeVar("Result")
 Function: TypeAlias = Callable[..., tuple[Tensor, ...]]
 
 WARM_UP = 2  # calls in which libraries choose their algorithms and optimisers make their state
+
+
+class Fallback(Generic[Result]):
+    """Calls the fast form of a function until that fails, then the plain one; it says so, once.
+
+    >>> import warnings
+    >>> double = Fallback(lambda x: x[0], lambda x: 2 * x, "doubling")
+    >>> with warnings.catch_warnings(record=True) as said:
+    ...     double(3), double(4)
+    (6, 8)
+    >>> str(said[0].message)  # doctest: +ELLIPSIS
+    "doubling cannot be compiled or captured (TypeError: 'int' object is not subscriptable); it runs as it is, ..."
+    """
+
+    def __init__(self, fast: Callable[..., Result], plain: Callable[..., Result], name: str) -> None:
+        self.fast: Callable[..., Result] | None = fast
+        self.plain, self.name = plain, name
+
+    def __call__(self, *inputs: Any) -> Result:  # noqa: ANN401
+        """Call one of them."""
+        if self.fast is not None:
+            try:
+                return self.fast(*inputs)
+            except Exception as error:
+                self.fast = None
+                warnings.warn(
+                    f"{self.name} cannot be compiled or captured ({first_line(error)}); it runs as it is, slower. "
+                    "--compile off leaves out the attempt",
+                    stacklevel=2,
+                )
+        return self.plain(*inputs)
+
+
+def first_line(error: Exception) -> str:
+    r"""What an error says, in short.
+
+    >>> first_line(ValueError("no\nway"))
+    'ValueError: no'
+    """
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
 class Captured:

@@ -11,9 +11,11 @@ from divconq.config import Config
 from divconq.data import ImageSet, is_dataset
 from divconq.data.folder import flat_folder
 from divconq.data.transforms import stored_side
-from divconq.job import embed_images, open_data, pick_device, search_scores
+from divconq.device import pick_device
+from divconq.job import open_data
 from divconq.model import Embedder, import_file
 from divconq.run import Run, write_atomically
+from divconq.search import embed_images, search_scores
 
 
 class TrainedRun:

@@ -1,9 +1,7 @@
 """Everything a run needs, built from its config and checked before a single file is written."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,18 +12,18 @@ from divconq.data import Dataset, ImageSet, drop_singletons, hold_out, open_data
 from divconq.data.augmentation import Augmentation, augmentation
 from divconq.data.cache import cached
 from divconq.data.files import check_readable
-from divconq.data.protocol import count_matches, known_cameras
 from divconq.data.resident import resident
 from divconq.data.sampler import plan_epoch
 from divconq.data.transforms import stored_side
-from divconq.embed import embed, view_and_embed
-from divconq.evaluation import evaluate, one_gallery_image
+from divconq.device import pick_device
+from divconq.embed import Forward, fast_embedding
 from divconq.folding import fold_batchnorm_
 from divconq.losses import make_loss
 from divconq.masks import Masks
 from divconq.model import Embedder, import_file, make_model
 from divconq.objective import Objective
 from divconq.optim import make_optimizer
+from divconq.search import check_test_images, embed_images, search_scores
 
 
 @dataclass(frozen=True)
@@ -45,17 +43,17 @@ class Job:
     loss: nn.Module
     objective: Objective
     optimizer: Optimizer
-    compiled: Mapping[str, Callable[[Tensor, Tensor], Tensor]]  # of the model, up to a layer, on a GPU
+    forward: Mapping[str, Forward]  # by layer, on a GPU
 
     @property
     def fast(self) -> bool:
         """Whether the step is to be compiled and captured."""
-        return bool(self.compiled)
+        return bool(self.forward)
 
     def embed(self, images: ImageSet, *, features: bool = False) -> Tensor:
         """All images as unit vectors of the conquered space, or as the backbone's features."""
         mask = None if features else self.masks.conquer().detach()
-        return embed_images(self.config, self.model, images, mask, features=features, compiled=self.compiled)
+        return embed_images(self.config, self.model, images, mask, features=features, fast=self.forward)
 
     def scores(self) -> dict[str, float]:
         """How well the conquered space searches the test classes, and those held out (``val_...``)."""
@@ -67,10 +65,10 @@ class Job:
             self.test,
             self.gallery,
             gallery_draws=self.gallery_draws,
-            compiled=self.compiled,
+            fast=self.forward,
         )
         if self.validation is not None:
-            held = search_scores(self.config, self.model, mask, self.validation, compiled=self.compiled)
+            held = search_scores(self.config, self.model, mask, self.validation, fast=self.forward)
             scores |= {f"val_{name}": score for name, score in held.items()}
         return scores
 
@@ -146,7 +144,7 @@ def prepare(config: Config) -> Job:
         loss,
         objective,
         optimizer,
-        _compiled(model, config) if config.compile == "auto" and device.type == "cuda" else {},
+        _fast(model, config) if config.compile == "auto" and device.type == "cuda" else {},
     )
 
 
@@ -162,39 +160,17 @@ def _resident(
     return replace(data, train=train, test=test, gallery=gallery), validation
 
 
-def _compiled(model: Embedder, config: Config) -> Mapping[str, Callable[[Tensor, Tensor], Tensor]]:
-    """Fold the model's frozen BatchNorm, and compile what embeds images when it is first used."""
+def _fast(model: Embedder, config: Config) -> Mapping[str, Forward]:
+    """Fold the model's frozen BatchNorm, and make what embeds images fast."""
     if config.freeze_batchnorm:
         side = config.image_size
-        fold_batchnorm_(
-            model, torch.linspace(0, 1, 3 * side * side).view(1, 3, side, side).to(model.mean.device)
-        )
-    layers: tuple[Literal["embedding", "features"], ...] = ("embedding", "features")
-    forward = partial(view_and_embed, model, size=config.image_size, resize=config.resize)
-    return {layer: torch.compile(forward(layer=layer), dynamic=False) for layer in layers}
-
-
-def uses_bf16(config: Config, device: torch.device) -> bool:
-    """Whether the network runs in mixed precision.
-
-    >>> uses_bf16(Config(), torch.device("cpu"))
-    False
-    """
-    has_it = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    return config.precision == "bf16" or (config.precision == "auto" and has_it)
-
-
-def pick_device(name: str) -> torch.device:
-    """The device to train on; ``auto`` is the GPU if there is one.
-
-    >>> pick_device("cpu")
-    device(type='cpu')
-    """
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError(
-            "device is cuda, but torch finds no GPU here; use --device cpu, or install a CUDA build of torch"
-        )
-    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
+        example = torch.linspace(0, 1, 3 * side * side).view(1, 3, side, side)
+        fold_batchnorm_(model, example.to(model.mean.device))
+    sizes = {"size": config.image_size, "resize": config.resize}
+    return {
+        "embedding": fast_embedding(model, layer="embedding", **sizes),
+        "features": fast_embedding(model, layer="features", **sizes),
+    }
 
 
 def open_data(config: Config) -> tuple[Dataset, ImageSet | None]:
@@ -233,91 +209,3 @@ def open_data(config: Config) -> tuple[Dataset, ImageSet | None]:
         train.labels, whole, 1, batch=config.batch, per_class=config.per_class, seed=config.seed, epoch=0
     )
     return replace(data, train=train), validation
-
-
-def check_test_images(
-    data: Dataset,
-    ks: tuple[int, ...],
-    same_camera: Literal["drop", "keep"] = "drop",
-    *,
-    called: str = "test",
-) -> None:
-    """Refuse images that cannot be searched: fewer than the largest k, or nothing to find."""
-    findable = len(data.test) - 1 if data.gallery is None else len(data.gallery)
-    if findable < max(ks):
-        raise ValueError(
-            f"Recall@{max(ks)} needs {max(ks)} images to find, and a {called} query can find {findable}; "
-            f"add {called} images or lower --ks"
-        )
-    if count_matches(data.test, data.gallery, same_camera=same_camera).any():
-        return
-    if count_matches(data.test, data.gallery, same_camera="keep").any():
-        raise ValueError(
-            f"no {called} image has another of its class by another camera to find, and those by the same camera are "
-            "dropped; add images by other cameras, or count the same camera's with --same-camera keep"
-        )
-    raise ValueError(
-        f"no {called} image has another of its class to find; add images to the {called} classes"
-    )
-
-
-def embed_images(
-    config: Config,
-    model: Embedder,
-    images: ImageSet,
-    mask: Tensor | None = None,
-    *,
-    features: bool = False,
-    compiled: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {},
-    progress: str | None = None,
-) -> Tensor:
-    """Unit vectors of all images, seen the way ``config`` shows test images."""
-    layer: Literal["features", "embedding"] = "features" if features else "embedding"
-    return embed(
-        model,
-        images,
-        mask,
-        size=config.image_size,
-        resize=config.resize,
-        layer=layer,
-        bf16=uses_bf16(config, model.mean.device),
-        compiled=compiled.get(layer),
-        progress=progress,
-    )
-
-
-def search_scores(
-    config: Config,
-    model: Embedder,
-    mask: Tensor | None,
-    test: ImageSet,
-    gallery: ImageSet | None = None,
-    *,
-    gallery_draws: int = 0,
-    compiled: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {},
-    progress: str | None = None,
-) -> dict[str, float]:
-    """Scores of a model that searches the gallery with the test images, or the test images with each other.
-
-    ``reid_recall@k`` are those of galleries of one random test image per class, mean over ``gallery_draws``.
-    """
-    x = embed_images(config, model, test, mask, compiled=compiled, progress=progress)
-    cameras = known_cameras(test, gallery) if config.same_camera == "drop" else None
-    scores = evaluate(
-        x,
-        test.labels,
-        None
-        if gallery is None
-        else embed_images(config, model, gallery, mask, compiled=compiled, progress=progress),
-        None if gallery is None else gallery.labels,
-        query_cameras=cameras and cameras[0],
-        gallery_cameras=None if gallery is None else cameras and cameras[1],
-        ks=config.ks,
-        with_nmi=config.nmi,
-        seed=config.seed,
-    )
-    ks = tuple(k for k in config.ks if k <= len(test.labels.unique()))
-    if gallery_draws and ks:
-        drawn = one_gallery_image(x, test.labels, draws=gallery_draws, seed=config.seed, ks=ks)
-        scores |= {f"reid_{name}": score for name, score in drawn.items()}
-    return scores

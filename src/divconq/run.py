@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ class Run:
     """One training run on disk; every file in it is written whole or not at all.
 
     ``config.yaml``, ``metrics.jsonl`` (one object an epoch), ``divisions/`` (partition and masks at every
-    division), ``last.pt`` and ``best.pt`` (to resume from), ``model.safetensors`` (to use).
+    division), ``last.pt`` (to resume from), ``best.pt`` (the best epoch), ``model.safetensors`` (to use).
     """
 
     folder: Path
@@ -84,10 +85,10 @@ class Run:
         target = self.folder / "divisions" / f"epoch_{epoch:04d}.safetensors"
         write_atomically(target, lambda path: save_file(tensors, path))
 
-    def save(self, state: dict[str, Any], *, best: bool) -> None:
-        """Write ``last.pt`` and, when this is the best epoch so far, ``best.pt``."""
-        for name in ("last.pt", "best.pt") if best else ("last.pt",):
-            write_atomically(self.folder / name, lambda path: torch.save({"format": FORMAT, **state}, path))
+    def save(self, which: Literal["last", "best"], state: dict[str, Any]) -> None:
+        """Write a checkpoint."""
+        file = self.folder / f"{which}.pt"
+        write_atomically(file, lambda path: torch.save({"format": FORMAT, **state}, path))
 
     def load(self, which: Literal["last", "best"] = "last") -> dict[str, Any]:
         """A checkpoint's contents, on the CPU; nothing in the file is executed."""
@@ -125,6 +126,28 @@ class Run:
         model.load_state_dict(state["model"])
         masks.load_state_dict(state["masks"])
         return model.fold_(masks.conquer().detach()).eval()
+
+
+class Checkpoints:
+    """Writes a run's checkpoints, ``minutes`` apart; the best epoch waits in memory for the next of them.
+
+    So the two files always belong together, and neither is written more often than it is worth.
+    """
+
+    def __init__(self, run: Run, minutes: float) -> None:
+        self.run, self.minutes, self.due = run, minutes, 0.0
+        self.best: dict[str, Any] | None = None
+
+    def offer(self, state: dict[str, Any], *, best: bool, now: bool) -> None:
+        """Write the state if it is time, or ``now``; keep it in mind if it is the ``best``."""
+        if best:
+            self.best = copy.deepcopy({name: part for name, part in state.items() if name != "optimizer"})
+        if now or time.monotonic() >= self.due:
+            if self.best is not None:
+                self.run.save("best", self.best)
+                self.best = None
+            self.run.save("last", state)
+            self.due = time.monotonic() + 60 * self.minutes
 
 
 def _remedy(which: str) -> str:

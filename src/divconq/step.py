@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from divconq.graphs import Captured
+from divconq.graphs import Captured, first_line
 from divconq.losses import MarginLoss, NPairsLoss, SoftTripletLoss
 from divconq.model import Embedder
 from divconq.objective import Objective
@@ -110,7 +110,7 @@ class TrainingStep:
     def _fall_back(self, error: Exception) -> None:
         """Take the next slower way, and say so once."""
         self.captured.clear()
-        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        reason = first_line(error)
         if self.way == "whole":
             self.way = "network"
             message = (

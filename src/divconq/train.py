@@ -1,6 +1,7 @@
 """THE loop: divide the data and the embedding, train each subspace on its cluster, conquer."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ from divconq.config import Config
 from divconq.data.batches import training_batches
 from divconq.data.sampler import EpochPlan, plan_epoch
 from divconq.data.transforms import augment
+from divconq.device import uses_bf16
 from divconq.division import NEEDS_EMBEDDINGS, Partition, divide
-from divconq.job import Job, prepare, uses_bf16
+from divconq.graphs import Fallback
+from divconq.job import Job, prepare
 from divconq.optim import load_optimizer, reset_moments
 from divconq.progress import Clock, Progress
-from divconq.run import Run
+from divconq.run import Checkpoints, Run
 from divconq.step import TrainingStep
 from divconq.watch import LossWatch, warn_of_collapse
 
@@ -33,9 +36,11 @@ def train(config: Config, out: Path, *, resume: bool = False) -> list[dict[str, 
     else:
         run = Run.create(out, config)
 
-    step = TrainingStep(model, job.objective, optimizer, bf16=uses_bf16(config, job.device), fast=job.fast)
-    view = torch.compile(augment, dynamic=False) if job.fast else augment
-    coming: EpochPlan | None = None
+    step = TrainingStep(
+        model, job.objective, optimizer, bf16=uses_bf16(config.precision, job.device), fast=job.fast
+    )
+    view = fast_view() if job.fast else augment
+    checkpoints, coming = Checkpoints(run, config.save_minutes), None
     progress = Progress(config.epochs, math.ceil(len(images) / config.batch), config.batch, first)
     for epoch in range(first, config.epochs):
         clock = Clock()
@@ -73,9 +78,7 @@ def train(config: Config, out: Path, *, resume: bool = False) -> list[dict[str, 
                 loss, finite = step(x, y, None if finetuning else cluster)
                 watch.step(loss, finite)
                 progress.step(watch.latest)
-            coming = (
-                None  # a GPU still works: time to plan the next epoch, unless that begins with a division
-            )
+            coming = None  # planned while a GPU still works, unless a division comes first
             if epoch + 1 < config.epochs and not divides(config, epoch + 1):
                 coming = plan_for(config, labels, partition, epoch + 1)
             mean_loss = watch.mean()
@@ -109,7 +112,7 @@ def train(config: Config, out: Path, *, resume: bool = False) -> list[dict[str, 
             "loss": job.loss.state_dict(),
             "optimizer": optimizer.state_dict(),
         }
-        run.save(checkpoint, best=is_best)
+        checkpoints.offer(checkpoint, best=is_best, now=epoch + 1 == config.epochs)
     progress.close()
     run.export(model, masks.conquer())
     return run.metrics()
@@ -133,6 +136,11 @@ def restore(job: Job, state: dict[str, Any]) -> tuple[Partition, int, float]:
         raise ValueError(
             f"the checkpoint does not fit the settings and the data ({reason}); resume with those it was made with"
         ) from error
+
+
+def fast_view() -> Callable[..., Tensor]:
+    """The augmentation, compiled when it is first used."""
+    return Fallback(torch.compile(augment, dynamic=False), augment, "the augmentation")
 
 
 def plan_for(config: Config, labels: Tensor, partition: Partition, epoch: int) -> EpochPlan:

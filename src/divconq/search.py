@@ -1,0 +1,99 @@
+"""Searching images with a model: whether it can be done, and how well it goes."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from torch import Tensor
+
+from divconq.config import Config
+from divconq.data.protocol import Dataset, ImageSet, count_matches, known_cameras
+from divconq.device import uses_bf16
+from divconq.embed import Forward, Layer, embed
+from divconq.evaluation import evaluate, one_gallery_image
+from divconq.model import Embedder
+
+
+def check_test_images(
+    data: Dataset,
+    ks: tuple[int, ...],
+    same_camera: Literal["drop", "keep"] = "drop",
+    *,
+    called: str = "test",
+) -> None:
+    """Refuse images that cannot be searched: fewer than the largest k, or nothing to find."""
+    findable = len(data.test) - 1 if data.gallery is None else len(data.gallery)
+    if findable < max(ks):
+        raise ValueError(
+            f"Recall@{max(ks)} needs {max(ks)} images to find, and a {called} query can find {findable}; "
+            f"add {called} images or lower --ks"
+        )
+    if count_matches(data.test, data.gallery, same_camera=same_camera).any():
+        return
+    if count_matches(data.test, data.gallery, same_camera="keep").any():
+        raise ValueError(
+            f"no {called} image has another of its class by another camera to find, and those by the same camera are "
+            "dropped; add images by other cameras, or count the same camera's with --same-camera keep"
+        )
+    raise ValueError(
+        f"no {called} image has another of its class to find; add images to the {called} classes"
+    )
+
+
+def embed_images(
+    config: Config,
+    model: Embedder,
+    images: ImageSet,
+    mask: Tensor | None = None,
+    *,
+    features: bool = False,
+    fast: Mapping[str, Forward] = {},
+    progress: str | None = None,
+) -> Tensor:
+    """Unit vectors of all images, seen the way ``config`` shows test images."""
+    layer: Layer = "features" if features else "embedding"
+    return embed(
+        model,
+        images,
+        mask,
+        size=config.image_size,
+        resize=config.resize,
+        layer=layer,
+        bf16=uses_bf16(config.precision, model.mean.device),
+        fast=fast.get(layer),
+        progress=progress,
+    )
+
+
+def search_scores(
+    config: Config,
+    model: Embedder,
+    mask: Tensor | None,
+    test: ImageSet,
+    gallery: ImageSet | None = None,
+    *,
+    gallery_draws: int = 0,
+    fast: Mapping[str, Forward] = {},
+    progress: str | None = None,
+) -> dict[str, float]:
+    """Scores of a model that searches the gallery with the test images, or the test images with each other.
+
+    ``reid_recall@k`` are those of galleries of one random test image per class, mean over ``gallery_draws``.
+    """
+    x = embed_images(config, model, test, mask, fast=fast, progress=progress)
+    cameras = known_cameras(test, gallery) if config.same_camera == "drop" else None
+    scores = evaluate(
+        x,
+        test.labels,
+        None if gallery is None else embed_images(config, model, gallery, mask, fast=fast, progress=progress),
+        None if gallery is None else gallery.labels,
+        query_cameras=cameras and cameras[0],
+        gallery_cameras=None if gallery is None else cameras and cameras[1],
+        ks=config.ks,
+        with_nmi=config.nmi,
+        seed=config.seed,
+    )
+    ks = tuple(k for k in config.ks if k <= len(test.labels.unique()))
+    if gallery_draws and ks:
+        drawn = one_gallery_image(x, test.labels, draws=gallery_draws, seed=config.seed, ks=ks)
+        scores |= {f"reid_{name}": score for name, score in drawn.items()}
+    return scores
