@@ -68,8 +68,8 @@ class DataCheckArguments:
     """A dataset, a folder of photos, or a .csv or .parquet table."""
     root: Path | None = None
     """The folder of a published benchmark, or the one that holds it."""
-    workers: int = 4
-    """Threads that read files."""
+    workers: int = 0
+    """Threads that read files; 0 takes one for each processor core."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -86,8 +86,8 @@ class ReproduceArguments:
     """Where a benchmark lies on disk."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto takes the GPU if there is one."""
-    workers: int = 4
-    """Threads that decode images."""
+    workers: int = 0
+    """Threads that decode images; 0 takes one for each processor core."""
     cache: bool = True
     """Decode images once into a file and read them from there."""
     backbone: str | None = None
@@ -116,3 +116,47 @@ class ReproduceArguments:
     """Run nothing: render the results that are there. The data and the weights are not needed."""
     json: bool = False
     """Print the table as JSON instead of Markdown."""
+
+
+@dataclass(frozen=True)
+class BenchArguments:
+    """Measure training, clustering, search and memory on this machine; what is not given depends on the device."""
+
+    only: str | None = None
+    """Measure only these, for example step,kmeans; there are step, embed, kmeans, knn, nmi and memory."""
+    data: str = "demo"
+    """Images to train on: demo (written to JPEG files first), a benchmark such as cub, or a folder."""
+    root: Path | None = None
+    """Where a benchmark lies on disk."""
+    images: int | None = None
+    """Train on the first so many images only; on a GPU on all."""
+    backbone: str | None = None
+    """Any timm model, or small; its weights are random."""
+    image_size: int | None = None
+    """Side of the square the network sees."""
+    batch: int | None = None
+    """Images in a batch."""
+    augmentation: Literal["none", "standard", "geom", "geom+color", "color-heavy"] = "geom+color"
+    """Random changes to training images."""
+    crop: Literal["random", "random_resized"] = "random_resized"
+    """A crop of fixed scale, or one of random area and shape."""
+    epochs: int | None = None
+    """Epochs of training that are timed at once, in every round."""
+    rounds: int | None = None
+    """How often training is timed; the median counts."""
+    dim: int | None = None
+    """Dimensions of the embedding."""
+    points: int | None = None
+    """Points to cluster and to search."""
+    memory_points: tuple[int, ...] | None = None
+    """The numbers of points whose evaluation's memory is measured, for example 10000 50000."""
+    others: bool = True
+    """Also measure faiss, scikit-learn and pytorch-metric-learning, where they are installed."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute; auto takes the GPU if there is one."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """bf16 runs the network in mixed precision; auto does so on a GPU that has it."""
+    compile: Literal["auto", "off"] = "auto"
+    """On a GPU: compile the step and capture it as one CUDA graph."""
+    json: Path | None = None
+    """Also write the report to this file; - prints it, as one JSON object, instead of the tables."""

@@ -14,6 +14,7 @@ import yaml
 
 from divconq import __version__
 from divconq.arguments import (
+    BenchArguments,
     DataCheckArguments,
     EmbedArguments,
     EvalArguments,
@@ -33,6 +34,7 @@ USAGE = """divconq {version}: train image-retrieval embeddings by divide and con
   divconq embed RUN --data FOLDER --out FILE  embed images into an .npz file
   divconq data check NAME_OR_FOLDER           look for what is wrong with a dataset
   divconq reproduce TABLE.yaml [--out DIR]    run a table of experiments, rows by seeds, and render it
+  divconq bench [--only step,knn] [flags]     measure how fast this machine trains, clusters and searches
   divconq presets [show PRESET]               list the presets, or print one
 
 Every command explains its flags with --help, for example: divconq train cub --help
@@ -160,9 +162,11 @@ def data_command(argv: list[str]) -> None:
     parsed = tyro.cli(DataCheckArguments, args=argv[1:], prog="divconq data check")
     from divconq.data import open_dataset
     from divconq.data.check import check_dataset, text
+    from divconq.device import threads
 
-    dataset = open_dataset(parsed.data, root=parsed.root, workers=parsed.workers, keep_broken=True)
-    report = check_dataset(dataset, workers=parsed.workers)
+    workers = threads(parsed.workers)
+    dataset = open_dataset(parsed.data, root=parsed.root, workers=workers, keep_broken=True)
+    report = check_dataset(dataset, workers=workers)
     print(report.to_json() if parsed.json else text(report))
     if report.problems:
         raise SystemExit(1)
@@ -210,6 +214,31 @@ def reproduce_command(argv: list[str]) -> None:
         _fail(f"{len(outcome.failed)} runs failed: {'; '.join(outcome.failed)}", 1)
 
 
+def bench_command(argv: list[str]) -> None:
+    """``divconq bench``."""
+    parsed = tyro.cli(BenchArguments, args=argv, prog="divconq bench")
+    from divconq import bench
+
+    sizes = bench.default_sizes(
+        parsed.device,
+        **{
+            name: getattr(parsed, name)
+            for name in ("backbone", "image_size", "batch", "images", "dim", "epochs", "rounds")
+        },
+        clustered=parsed.points,
+        searched=parsed.points,
+        evaluated=parsed.memory_points,
+    )
+    names = ("data", "root", "augmentation", "crop", "device", "precision", "compile", "others")
+    setup = bench.Setup(
+        sizes, bench.parse_parts(parsed.only), **{name: getattr(parsed, name) for name in names}
+    )
+    report = bench.measure(setup, say=lambda line: print(f"measuring {line}", file=sys.stderr, flush=True))
+    if parsed.json is not None and str(parsed.json) != "-":
+        parsed.json.write_text(json.dumps(report, indent=1) + "\n")
+    print(json.dumps(report) if str(parsed.json) == "-" else bench.text(report))
+
+
 def presets_command(argv: list[str]) -> None:
     """``divconq presets``."""
     match argv:
@@ -227,6 +256,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "embed": embed_command,
     "data": data_command,
     "reproduce": reproduce_command,
+    "bench": bench_command,
     "presets": presets_command,
 }
 

@@ -41,8 +41,8 @@ class Config:
     """A crop of fixed scale, or one of random area and shape."""
     crop_scale: tuple[float, float] = (0.08, 1.0)
     """Share of the image that a random_resized crop covers, least and most."""
-    workers: int = 4
-    """Threads that decode images."""
+    workers: int = 0
+    """Threads that decode images; 0 takes one for each processor core."""
 
     # --- network ---
     backbone: str = "resnet50.tv_in1k"
@@ -140,9 +140,9 @@ class Config:
 
     def __post_init__(self) -> None:
         check_power_of_two("k_max", self.k_max)
-        for name in ("epochs", "divide_every", "eval_every", "dim", "image_size", "workers"):
+        for name in ("epochs", "divide_every", "eval_every", "dim", "image_size"):
             _at_least(name, getattr(self, name), 1)
-        for name in ("val_classes", "freeze_backbone_epochs", "seed"):
+        for name in ("val_classes", "freeze_backbone_epochs", "seed", "workers"):
             _at_least(name, getattr(self, name), 0)
         for name in (
             "overlap_weight",

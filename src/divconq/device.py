@@ -1,6 +1,17 @@
 """Where a run computes, and in which precision."""
 
+import os
+
 import torch
+
+
+def threads(workers: int) -> int:
+    """How many threads to use: as many as asked for; 0 is one for each processor core.
+
+    >>> threads(3), threads(0) >= 1
+    (3, True)
+    """
+    return workers or os.cpu_count() or 1
 
 
 def pick_device(name: str) -> torch.device:

@@ -96,15 +96,25 @@ class Captured:
         self.inputs = tuple(x.clone() for x in inputs)
         torch.cuda.synchronize(self.stream.device)
         graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph, stream=self.stream):
-                self.outputs = self.function(*self.inputs)
-        except Exception:  # leaves the random generator waiting for the end of the capture
-            generator = torch.cuda.default_generators[self.stream.device.index]
-            fresh = torch.Generator(self.stream.device).manual_seed(generator.initial_seed())
-            generator.graphsafe_set_state(fresh.graphsafe_get_state())
-            raise
+        # Other threads, such as one that reads images into pinned memory, may go on.
+        capture = torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local")
+        with recovery(self.stream.device), capture:
+            self.outputs = self.function(*self.inputs)
         self.graph = graph
+
+
+@contextmanager
+def recovery(device: torch.device) -> Iterator[None]:
+    """A capture that fails leaves its own stream current, and the random numbers waiting for its end; mend both."""
+    stream = torch.cuda.current_stream(device)
+    try:
+        yield
+    except Exception:
+        torch.cuda.set_stream(stream)
+        generator = torch.cuda.default_generators[stream.device.index]
+        fresh = torch.Generator(stream.device).manual_seed(generator.initial_seed())
+        generator.graphsafe_set_state(fresh.graphsafe_get_state())
+        raise
 
 
 @contextmanager

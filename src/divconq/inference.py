@@ -11,7 +11,7 @@ from divconq.config import Config
 from divconq.data import ImageSet, is_dataset
 from divconq.data.folder import flat_folder
 from divconq.data.transforms import stored_side
-from divconq.device import pick_device
+from divconq.device import pick_device, threads
 from divconq.job import open_data
 from divconq.model import Embedder, import_file
 from divconq.run import Run, write_atomically
@@ -74,7 +74,7 @@ class TrainedRun:
                 raise ValueError(f"{data!r} has no gallery; use --split train or --split test")
         else:
             images = flat_folder(
-                Path(data), size=stored_side(self.config.resize), workers=self.config.workers
+                Path(data), size=stored_side(self.config.resize), workers=threads(self.config.workers)
             )
         return embed_images(self.config, self.model, images, progress="embedding").cpu(), images
 

@@ -15,7 +15,7 @@ from divconq.data.files import check_readable
 from divconq.data.resident import resident
 from divconq.data.sampler import plan_epoch
 from divconq.data.transforms import stored_side
-from divconq.device import pick_device
+from divconq.device import pick_device, threads
 from divconq.embed import Forward, fast_embedding
 from divconq.folding import fold_batchnorm_
 from divconq.losses import make_loss
@@ -180,7 +180,7 @@ def open_data(config: Config) -> tuple[Dataset, ImageSet | None]:
         root=config.root,
         size=stored_side(config.resize),
         test_classes=config.test_classes,
-        workers=config.workers,
+        workers=threads(config.workers),
         seed=config.seed,
     )
     train, validation = data.train, None

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from divconq.graphs import Captured, first_line
+from divconq.graphs import Captured, first_line, recovery
 from divconq.losses import MarginLoss, NPairsLoss, SoftTripletLoss
 from divconq.model import Embedder
 from divconq.objective import Objective
@@ -98,8 +98,9 @@ class TrainingStep:
     def _capture_network(self, x: Tensor) -> Callable[..., Outcome]:
         """The network as two graphs, forward and backward, the rest as it is."""
         network = _Network(self.model, self.network.bf16)
-        network.compile(dynamic=False)
-        captured = torch.cuda.make_graphed_callables(network, (x.clone(),))
+        network.forward = torch.compile(network.forward, dynamic=False)  # type: ignore[method-assign]
+        with recovery(self.device):
+            captured = torch.cuda.make_graphed_callables(network, (x.clone(),))  # in the place of forward
 
         def forward(x: Tensor, labels: Tensor, cluster: Tensor | None = None) -> Outcome:
             f = cast(Tensor, captured(x))

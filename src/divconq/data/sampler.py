@@ -165,10 +165,10 @@ def _round_robin(schedule: Ints, steps: Ints) -> Ints:
 
 
 class _Deck:
-    """Images dealt in random order: each once before any comes again, none twice in a hand if avoidable."""
+    """Shuffled images to deal: each once before any comes again, none twice in a hand if avoidable."""
 
-    def __init__(self, images: Ints, rng: np.random.Generator) -> None:
-        self.order, self.at, self.rng = images, len(images), rng
+    def __init__(self, shuffled: Ints, rng: np.random.Generator) -> None:
+        self.order, self.at, self.rng = shuffled, 0, rng
 
     def deal(self, size: int) -> Ints:
         """Deal ``size`` images; a hand larger than the deck holds the whole deck as often as it can."""
@@ -189,7 +189,7 @@ class _Deck:
 
 def _uniform(members: Ints, steps: int, batch: int, rng: np.random.Generator) -> Ints:
     """For each step ``batch`` images."""
-    deck = _Deck(members, rng)
+    deck = _Deck(rng.permutation(members), rng)
     return np.stack([deck.deal(batch) for _ in range(steps)])
 
 
@@ -197,7 +197,7 @@ def _by_class(
     members: Ints, classes: Ints, steps: int, groups: int, per_class: int, rng: np.random.Generator
 ) -> Ints:
     """For each step ``groups`` groups of ``per_class`` images of a class, those of one class side by side."""
-    members = members[np.argsort(classes, kind="stable")]
+    members = members[np.lexsort((rng.random(len(members)), classes))]  # shuffled within each class
     owned = np.unique(classes, return_counts=True)[1]
     decks = [_Deck(images, rng) for images in np.split(members, np.cumsum(owned)[:-1])]
     always, sometimes = divmod(groups, len(decks))
