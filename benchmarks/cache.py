@@ -21,25 +21,32 @@ from divconq.data.cache import cached
 from divconq.data.files import Decoded, decode
 from divconq.data.folder import SUFFIXES
 from divconq.data.protocol import ImageSet
+from divconq.data.transforms import stored_side
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--images", type=int, default=1000)
-    parser.add_argument("--size", type=int, default=256)
+    parser.add_argument("--size", type=int, default=stored_side(256))
     parser.add_argument("--batch", type=int, default=112)
     parser.add_argument("--batches", type=int, default=10)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
-    files = sorted(file for file in given.folder.rglob("*") if file.suffix.lower() in SUFFIXES)
-    files = files[: given.images]
+    files = some_images(given.folder, given.images)
+    print(table(measure(files, given), given, len(files)))
+
+
+def some_images(folder: Path, count: int) -> list[Path]:
+    """Evenly chosen image files, which the system has in memory now."""
+    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
     if not files:
-        parser.error(f"{given.folder} has no images")
+        sys.exit(f"{folder} has no images")
+    files = files[:: max(1, len(files) // count)][:count]
     for file in files:
         file.read_bytes()
-    print(table(measure(files, given), given, len(files)))
+    return files
 
 
 def measure(files: list[Path], given: argparse.Namespace) -> dict[str, float]:
@@ -90,16 +97,18 @@ def table(seconds: dict[str, float], given: argparse.Namespace, count: int) -> s
         "",
         f"Opening the finished cache takes {1000 * seconds['open']:.0f} ms. "
         f"{count:,} images, side {given.size}, median of {given.rounds} rounds; "
-        f"`python {' '.join(sys.argv)}` on {os.cpu_count()} cores of {processor()}, torch {torch.__version__}.",
+        f"`python {' '.join(sys.argv)}` on {hardware(torch.device('cpu'))}, torch {torch.__version__}.",
     ]
     return "\n".join(lines)
 
 
-def processor() -> str:
+def hardware(device: torch.device) -> str:
+    """The GPU, if there is one, and the cores."""
     about = Path("/proc/cpuinfo")
     lines = about.read_text().splitlines() if about.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    cores = f"{os.cpu_count()} cores of {names[0] if names else platform.processor() or platform.machine()}"
+    return f"{torch.cuda.get_device_name(device)} and {cores}" if device.type == "cuda" else cores
 
 
 if __name__ == "__main__":

@@ -145,7 +145,8 @@ def test_a_run_stopped_by_a_user_says_how_to_go_on(photos, tmp_path, capsys, mon
     [
         (
             "trian demo",
-            "unknown command 'trian': choose one of train, eval, embed, data, reproduce, presets; did you mean 'train'?",
+            "unknown command 'trian': choose one of train, eval, embed, data, reproduce, bench, presets; "
+            "did you mean 'train'?",
         ),
         ("train dmeo", "unknown preset 'dmeo': choose one of demo, cub"),
         ("train demo --k-mxa 4", "Perhaps you meant: --k-max"),

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import math
+import warnings
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from divconq.data.batches import training_batches
 from divconq.data.sampler import plan_epoch
 from divconq.job import prepare
 from divconq.losses import LOSSES, make_loss
+from divconq.presets import preset
 from divconq.run import Run
 from divconq.train import epoch_seed, train
 
@@ -243,3 +245,54 @@ def test_config_is_what_the_run_was_trained_with(tiny, tmp_path):
     train(dataclasses.replace(tiny, epochs=1), tmp_path / "run")
     assert Run.open(tmp_path / "run").config == dataclasses.replace(tiny, epochs=1)
     assert isinstance(Run.open(tmp_path / "run").config, Config)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiling", ["auto", "off"])
+def test_a_gpu_trains_the_demo_and_resumes(tmp_path, compiling):
+    torch.compiler.reset()
+    config = dataclasses.replace(
+        preset("demo"),
+        epochs=6,
+        divide_every=2,
+        device="cuda",
+        precision="bf16",
+        compile=compiling,
+        eval_every=3,
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*cannot be (compiled or )?captured")
+        train(dataclasses.replace(config, epochs=3), tmp_path / "run")
+        before = Run.open(tmp_path / "run").load()["model"]
+        records = train(config, tmp_path / "run", resume=True)
+    after = Run.open(tmp_path / "run").load()["model"]
+    assert [record["epoch"] for record in records] == [1, 2, 3, 4, 5, 6]
+    assert [record["k"] for record in records] == [1, 1, 2, 2, 4, 4]
+    losses = [record["loss"] for record in records]
+    assert all(map(math.isfinite, losses))
+    assert losses[1] < losses[0], "of one space; that of a part is another"
+    assert records[5]["recall@1"] > records[2]["recall@1"] > 0.05
+    assert not torch.equal(before["backbone.0.weight"], after["backbone.0.weight"])
+
+
+@pytest.mark.gpu
+def test_what_is_compiled_trains_as_what_is_not(tmp_path):
+    """In full precision, with a loss that draws nothing: the same losses, epoch by epoch, but for rounding."""
+    torch.compiler.reset()
+    config = dataclasses.replace(
+        preset("demo"),
+        loss="npairs",
+        dropout=0.0,
+        epochs=2,
+        k_max=1,
+        lr=1e-4,
+        device="cuda",
+        precision="fp32",
+    )
+    fast, plain = (
+        train(dataclasses.replace(config, compile=compiling), tmp_path / compiling)
+        for compiling in ("auto", "off")
+    )
+    for a, b in zip(fast, plain, strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-2)
+        assert a["recall@1"] == pytest.approx(b["recall@1"], abs=0.03)
