@@ -1,0 +1,104 @@
+"""A report as a person reads it in a terminal."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+ROWS = {
+    "bare": "(a) the network's step alone",
+    "ours": "(b) training, end to end",
+    "plain": "(c) plain eager loop, DataLoader",
+}
+WAYS = {"whole": "captured whole", "network": "network captured", "plain": "not captured"}
+
+
+def text(report: Mapping[str, Any]) -> str:
+    """Everything that was measured, a block for each part."""
+    blocks = [machine(report)]
+    if "training" in report:
+        blocks.append(training(report["training"], report["images"]))
+    if "embedding" in report:
+        blocks.append(f"embedding pass, {report['images']['count']:,} images\n  {_rate(report['embedding'])}")
+    for part, title in (("kmeans", "k-means"), ("knn", "search: recall@k, MAP@R"), ("nmi", "NMI")):
+        if part in report:
+            blocks.append(algorithm(title, report[part]))
+    if "memory" in report:
+        blocks.append(memory(report["memory"]))
+    return "\n\n".join(blocks)
+
+
+def machine(report: Mapping[str, Any]) -> str:
+    """Where and when it was measured, in one line."""
+    return (
+        f"{report['hardware']}, {report['cpus']} CPUs, torch {report['torch']}, "
+        f"{report['date'][:10]}, {report['code']}"
+    )
+
+
+def training(found: Mapping[str, Any], images: Mapping[str, Any]) -> str:
+    """The three rates side by side, and what ours is of the others."""
+    head = (
+        f"training: {found['backbone']}, {found['image_size']} px, batch {found['batch']}, {found['precision']}, "
+        f"{WAYS[found['way']]}, {found['augmentation']}, {found['crop']}, K = {found['clusters']}, "
+        f"{images['count']:,} images of {images['data']}"
+    )
+    rows = [f"  {title:<34}{_rate(found[name])}" for name, title in ROWS.items()]
+    compared = [
+        f"{title} = {found[name]:.3f}"
+        for name, title in (("ours_to_bare", "b / a"), ("ours_to_plain", "b / c"))
+        if name in found
+    ]
+    return "\n".join([head, *rows, f"  {',  '.join(compared)}"])
+
+
+def algorithm(title: str, found: Mapping[str, Any]) -> str:
+    """Seconds of each way, how many times ours that is, and its figures.
+
+    >>> ways = {"divconq": {"seconds": 0.5, "nmi": 0.9}, "faiss": {"seconds": 1.0, "nmi": 0.8}, "scikit-learn": None}
+    >>> print(algorithm("NMI", {"points": 1000, "dim": 8, "classes": 100, "ways": ways}))
+    NMI: 1,000 x 8, 100 classes
+      divconq                     0.500 s    1.0x  nmi 0.9000
+      faiss                       1.000 s    2.0x  nmi 0.8000
+      scikit-learn              not installed
+    """
+    sizes = f"{found['points']:,} x {found['dim']}"
+    kind = (
+        f"K = {found['k']}, {found['iterations']} iterations"
+        if "k" in found
+        else f"{found['classes']:,} classes"
+    )
+    ours = next(iter(found["ways"].values()))["seconds"]
+    rows = []
+    for name, way in found["ways"].items():
+        if way is None:
+            rows.append(f"  {name:<26}not installed")
+            continue
+        figures = "  ".join(f"{key} {value:.4f}" for key, value in way.items() if key != "seconds")
+        rows.append(f"  {name:<24}{way['seconds']:>9.3f} s {way['seconds'] / ours:>6.1f}x  {figures}")
+    return "\n".join([f"{title}: {sizes}, {kind}", *rows])
+
+
+def memory(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Extra memory by the number of points, beside what a table of all distances would take.
+
+    >>> print(memory([{"points": 10_000, "dim": 8, "bytes": 3 << 20}]))
+    memory of an evaluation beyond the embeddings (in brackets: all distances at once)
+         10,000 x 8          3 MiB  (381 MiB)
+    """
+    lines = ["memory of an evaluation beyond the embeddings (in brackets: all distances at once)"]
+    for row in rows:
+        taken = "not known" if row["bytes"] is None else _mebibytes(row["bytes"])
+        lines.append(
+            f"  {row['points']:>9,} x {row['dim']:<5}{taken:>11}  ({_mebibytes(4 * row['points'] ** 2)})"
+        )
+    return "\n".join(lines)
+
+
+def _rate(found: Mapping[str, Any]) -> str:
+    if "error" in found:
+        return f"failed: {found['error']}"
+    low, high = min(found["rounds"]), max(found["rounds"])
+    return f"{found['images_per_s']:>9,.0f} images/s  ({low:,.0f} to {high:,.0f} in {len(found['rounds'])} rounds)"
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count / 2**20:,.0f} MiB"

@@ -1,0 +1,141 @@
+"""Images a second of training: what the network alone can do, and what is left of it end to end."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from divconq.bench.timing import timed
+from divconq.data.batches import training_batches
+from divconq.data.sampler import EpochPlan
+from divconq.data.transforms import augment
+from divconq.device import uses_bf16
+from divconq.division import Partition, divide
+from divconq.graphs import WARM_UP, Captured
+from divconq.job import Job
+from divconq.masks import Masks
+from divconq.optim import make_optimizer
+from divconq.step import TrainingStep
+from divconq.train import epoch_seed, fast_view, plan_for
+from divconq.watch import LossWatch
+
+CALLS = WARM_UP + 3  # steps until all is compiled and captured, and has been replayed
+
+
+class Training:
+    """Our training, a whole epoch at a time, with as many clusters as the job's ``k_max``, drawn at random."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.epoch, self.loss = job, 0, 0.0
+        config, labels = job.config, job.train.labels
+        self.partition = Partition.whole(len(labels))
+        while self.partition.k < config.k_max:
+            self.partition = divide("random", None, self.partition, labels, k_max=config.k_max, seed=0)
+        while job.masks.k < self.partition.k:
+            job.masks.split_()
+        bf16 = uses_bf16(config.precision, job.device)
+        self.step = TrainingStep(job.model, job.objective, job.optimizer, bf16=bf16, fast=job.fast)
+        self.view = fast_view() if job.fast else augment
+        self.coming = self.plan(0)
+
+    def plan(self, epoch: int) -> EpochPlan:
+        """The batches of an epoch."""
+        return plan_for(self.job.config, self.job.train.labels, self.partition, epoch)
+
+    def run(self) -> int:
+        """Do what ``train`` does in one epoch, from its first batch to the mean of its losses; counts the images."""
+        job, plan, seed = self.job, self.coming, epoch_seed(self.job.config.seed, self.epoch)
+        torch.manual_seed(seed)
+        job.model.train()
+        watch = LossWatch(self.epoch, plan.clusters, job.device)
+        for x, y, cluster in training_batches(
+            job.train,
+            plan,
+            job.changes,
+            size=job.config.image_size,
+            resize=job.config.resize,
+            seed=seed,
+            device=job.device,
+            view=self.view,
+        ):
+            watch.step(*self.step(x, y, cluster))
+        self.epoch += 1
+        self.coming = self.plan(self.epoch)
+        self.loss = watch.mean()
+        return plan.indices.numel()
+
+    def first_batch(self) -> Tensor:
+        """One batch as the step gets it."""
+        batches = training_batches(
+            self.job.train,
+            self.coming,
+            self.job.changes,
+            size=self.job.config.image_size,
+            resize=self.job.config.resize,
+            seed=0,
+            device=self.job.device,
+            view=self.view,
+        )
+        return next(batches)[0].clone()
+
+
+def bare_step(job: Job) -> Callable[[Tensor], object]:
+    """The step of the job's network and nothing else: its mean square for a loss, forward, backward, Adam.
+
+    It is folded, compiled and captured as in training. The learning rate is 0, so that nothing is learned.
+    """
+    model, bf16 = job.model.train(), uses_bf16(job.config.precision, job.device)
+    none = Masks(job.config.dim, 1, "none")
+    adam = make_optimizer(model, none, nn.Identity(), lr=0.0, weight_decay=job.config.weight_decay)
+
+    def forward(x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False):
+            f: Tensor = model(x)
+        return f.float().square().mean()
+
+    def step(forward: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor]:
+        loss = forward(x)
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+        return (loss.detach(),)
+
+    if not job.fast:
+        return partial(step, forward)
+    return Captured(partial(step, torch.compile(forward, dynamic=False)), job.device)
+
+
+def training_rates(job: Job, *, epochs: int, rounds: int) -> tuple[dict[str, list[float]], str]:
+    """Images a second of the ``bare`` step and of our training, round by round, and the way the step is taken.
+
+    In every round both take the same number of steps, one after the other: those of ``epochs`` epochs.
+    """
+    ours = Training(job)
+    bare, x = bare_step(job), ours.first_batch()
+    steps = epochs * len(ours.coming)
+
+    def bare_steps(count: int) -> int:
+        for _ in range(count):
+            bare(x)
+        return count * len(x)
+
+    def whole_epochs() -> int:
+        return sum(ours.run() for _ in range(epochs))
+
+    for _ in range(-(-CALLS // len(ours.coming))):
+        ours.run()
+    bare_steps(CALLS)
+    rates: dict[str, list[float]] = {"bare": [], "ours": []}
+    for _ in range(rounds):
+        for name, work in (("bare", partial(bare_steps, steps)), ("ours", whole_epochs)):
+            seconds, images = timed(work, job.device)
+            rates[name].append(images / seconds)
+    return rates, ours.step.way
+
+
+def embedding_rates(job: Job, *, rounds: int) -> list[float]:
+    """Images a second of the pass that embeds all training images, round by round."""
+    job.embed(job.train)
+    seconds = [timed(partial(job.embed, job.train), job.device)[0] for _ in range(rounds)]
+    return [len(job.train) / spent for spent in seconds]

@@ -1,0 +1,185 @@
+"""The loop that most programs have: files decoded by a DataLoader's workers, torchvision, an eager network."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, RandomSampler
+
+from divconq.bench.timing import timed
+from divconq.data.augmentation import ANGLE, BLURS, HOLE, HOLES, SHIFT, Augmentation
+from divconq.losses import MarginLoss
+from divconq.model import Embedder
+
+PREFETCH = 2  # batches that each worker makes ahead, DataLoader's own default
+
+
+def plain_rates(
+    model: Embedder,
+    files: Sequence[Path],
+    labels: Int64[Tensor, " n"],
+    changes: Augmentation,
+    *,
+    size: int,
+    resize: int,
+    batch: int,
+    device: torch.device,
+    batches: int,
+    rounds: int,
+) -> list[float]:
+    """Images a second of training on ``batches`` batches, round by round; as many workers as there are CPUs.
+
+    The workers' batches that wait at the start are used up before the clock starts.
+    """
+    workers = cpus()
+    view = transforms(changes, size=size, resize=resize, mean=model.mean.flatten(), std=model.std.flatten())
+    warm_up = PREFETCH * workers + 3
+    total = (warm_up + rounds * batches) * batch
+    generator = torch.Generator().manual_seed(0)
+    images = Files(files, labels, view)
+    loader = DataLoader(
+        images,
+        batch,
+        sampler=RandomSampler(images, replacement=True, num_samples=total, generator=generator),
+        num_workers=workers,
+        prefetch_factor=PREFETCH,
+        pin_memory=device.type == "cuda",
+        persistent_workers=True,
+        generator=generator,
+    )
+    loop = PlainLoop(model, device)
+    with tf32_products():
+        coming = iter(loader)
+
+        def run(count: int) -> float:
+            losses = [loop.step(*next(coming)) for _ in range(count)]
+            return float(losses[-1])
+
+        run(warm_up)
+        return [batches * batch / timed(partial(run, batches), device)[0] for _ in range(rounds)]
+
+
+class PlainLoop:
+    """Eager training of the model's network, channels first, in full precision, by the margin loss and Adam."""
+
+    def __init__(self, model: Embedder, device: torch.device, lr: float = 1e-5) -> None:
+        self.device = device
+        self.network = nn.Sequential(model.backbone, model.dropout, model.head).to(device).train()
+        for module in self.network.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
+        self.loss, self.adam = MarginLoss(), torch.optim.Adam(self.network.parameters(), lr=lr)
+
+    def step(self, x: Float[Tensor, "b 3 s s"], labels: Int64[Tensor, " b"]) -> Float[Tensor, ""]:
+        """Train on one batch; the loss is not read from the device."""
+        x, labels = x.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+        loss: Tensor = self.loss(F.normalize(self.network(x)), labels)
+        self.adam.zero_grad()
+        loss.backward()
+        self.adam.step()
+        return loss.detach()
+
+
+class Files(Dataset[tuple[Tensor, int]]):
+    """Image files, decoded and changed whenever they are asked for."""
+
+    def __init__(self, files: Sequence[Path], labels: Int64[Tensor, " n"], view: Any) -> None:  # noqa: ANN401
+        self.files, self.labels, self.view = files, labels.tolist(), view
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        from PIL import Image
+
+        with Image.open(self.files[i]) as image:
+            return self.view(image.convert("RGB")), self.labels[i]
+
+
+def transforms(
+    changes: Augmentation, *, size: int, resize: int, mean: Float[Tensor, " 3"], std: Float[Tensor, " 3"]
+) -> Any:  # noqa: ANN401
+    """The same kind of changes to one image by torchvision.
+
+    >>> from PIL import Image
+    >>> none = transforms(Augmentation(), size=8, resize=9, mean=torch.zeros(3), std=torch.ones(3))
+    >>> none(Image.new("RGB", (12, 10))).shape
+    torch.Size([3, 8, 8])
+    """
+    from torchvision import transforms as tv
+
+    c, degrees = changes, torch.tensor(ANGLE).rad2deg().item()
+    crops = {
+        "random_resized": [tv.RandomResizedCrop(size, scale=c.crop_scale)],
+        "random": [tv.Resize(resize), tv.RandomCrop(size)],
+        "central": [tv.Resize(resize), tv.CenterCrop(size)],
+    }
+    maybe = [
+        (c.flip, tv.RandomHorizontalFlip(1.0)),
+        (c.rotate, tv.RandomRotation(degrees)),
+        (c.shift, tv.RandomAffine(0, translate=(SHIFT, SHIFT))),
+        (c.blur, box_blur),
+        (c.jitter, tv.ColorJitter(*c.strength)),
+        (c.grey, tv.Grayscale(3)),
+        (1.0, tv.ToTensor()),
+        (c.cutout, cut_holes),
+    ]
+    applied = [tv.RandomApply([change], p) if p < 1 else change for p, change in maybe if p]
+    return tv.Compose([*crops[c.crop], *applied, tv.Normalize(mean.tolist(), std.tolist())])
+
+
+def box_blur(image: Any) -> Any:  # noqa: ANN401
+    """Average a box of random side around each pixel of a PIL image."""
+    from PIL import ImageFilter
+
+    side = BLURS[int(torch.randint(len(BLURS), ()))]
+    return image.filter(ImageFilter.BoxBlur(side // 2))
+
+
+def cut_holes(x: Float[Tensor, "c h w"]) -> Float[Tensor, "c h w"]:
+    """Some black rectangles of random size.
+
+    >>> cut_holes(torch.ones(3, 8, 8)).shape
+    torch.Size([3, 8, 8])
+    """
+    side = x.shape[1]
+    for _ in range(int(torch.randint(1, HOLES + 1, ()))):
+        height, width = (int(share * HOLE * side) for share in torch.rand(2))
+        top, left = int(torch.randint(side - height + 1, ())), int(torch.randint(side - width + 1, ()))
+        x[:, top : top + height, left : left + width] = 0
+    return x
+
+
+@contextmanager
+def tf32_products() -> Iterator[None]:
+    """Let float32 matrices be multiplied in TF32, as convolutions are by default.
+
+    >>> with tf32_products():
+    ...     (torch.ones(1, 2) @ torch.ones(2, 1)).dtype
+    torch.float32
+    """
+    matmul: Any = torch.backends.cuda.matmul
+    renamed = hasattr(matmul, "fp32_precision")  # since torch 2.9, which refuses a mixture
+    name, value = ("fp32_precision", "tf32") if renamed else ("allow_tf32", True)
+    before = getattr(matmul, name)
+    try:
+        setattr(matmul, name, value)
+        yield
+    finally:
+        setattr(matmul, name, before)
+
+
+def cpus() -> int:
+    """How many CPUs this process may use.
+
+    >>> cpus() >= 1
+    True
+    """
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
