@@ -7,7 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import normalize
 
-from divconq.evaluation.neighbours import BUDGET, BYTES_PER_KEY, COLUMNS, ROWS, _keys, _scores, nearest, plan
+from divconq.evaluation.neighbours import (
+    BUDGET,
+    BYTES_PER_KEY,
+    COLUMNS,
+    HIDDEN,
+    ROWS,
+    _keys,
+    _scores,
+    nearest,
+    plan,
+)
 
 MODULE = sys.modules["divconq.evaluation.neighbours"]
 
@@ -130,7 +140,7 @@ def test_scores_are_the_same_bits_whatever_is_beside_them():
     assert torch.allclose(whole.double(), expected, atol=1e-4)
 
 
-floats = st.floats(width=32, allow_nan=False)
+floats = st.floats(width=32, allow_nan=False).filter(lambda x: x > -math.inf)
 
 
 @given(a=floats, b=floats, i=st.integers(0, 2**31), j=st.integers(0, 2**31))
@@ -147,6 +157,7 @@ def test_keys_of_special_scores():
     scores = [math.inf, 3e38, 1.0, 1e-45, 0.0, -0.0, -1e-45, -1.0, -3e38, -math.inf]
     keys = _keys(torch.tensor([scores]), torch.arange(len(scores)))[0].tolist()
     assert keys == sorted(keys, reverse=True)
+    assert keys[-1] == HIDDEN < keys[-2]
     zeros = _keys(torch.tensor([[-0.0, 0.0]]), torch.tensor([4, 4]))[0].tolist()
     assert zeros[0] == zeros[1]
 

@@ -99,8 +99,8 @@ class Draws:
     area: Float[Tensor, "n tries"] | None
     ratio: Float[Tensor, "n tries"] | None
     flip: Bool[Tensor, " n"]
-    angle: Float[Tensor, " n"]
-    shift: Float[Tensor, "n 2"]
+    angle: Float[Tensor, " n"] | None
+    shift: Float[Tensor, "n 2"] | None
     blur: Int64[Tensor, " n"] | None
     holes: Float[Tensor, "n holes 4"] | None
     brightness: Float[Tensor, " n"] | None
@@ -109,13 +109,24 @@ class Draws:
     hue: Float[Tensor, " n"] | None
     grey: Bool[Tensor, " n"] | None
 
+    def part(self, rows: slice) -> "Draws":
+        """The numbers of some of the images.
+
+        >>> len(draw(9, AUGMENTATIONS["none"], generator=torch.Generator()).part(slice(4, 6)).flip)
+        2
+        """
+        return replace(self, **{name: x[rows] for name, x in self._given().items()})
+
     def to(self, device: torch.device | str) -> "Draws":
         """Copy the numbers to another device, without waiting for it."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        given = {name: x for name, x in values.items() if x is not None}
+        given = self._given()
         if torch.device(device).type == "cuda":
             given = {name: x.pin_memory() for name, x in given.items()}
         return replace(self, **{name: x.to(device, non_blocking=True) for name, x in given.items()})
+
+    def _given(self) -> dict[str, Tensor]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: x for name, x in values.items() if x is not None}
 
 
 def draw(n: int, augmentation: Augmentation, *, generator: torch.Generator) -> Draws:
@@ -138,13 +149,19 @@ def draw(n: int, augmentation: Augmentation, *, generator: torch.Generator) -> D
         torch.where(jittered, uniform(middle - s, middle + s), middle) if a.jitter and s else None
         for s, middle in zip(a.strength, (1.0, 1.0, 1.0, 0.0), strict=True)
     )
+    place = torch.full((n, 2), 0.5) if central else uniform(0, 1, 2)
+    area = uniform(*a.crop_scale, TRIES) if resized else None
+    ratio = uniform(math.log(RATIOS[0]), math.log(RATIOS[1]), TRIES).exp() if resized else None
+    flip = happens(a.flip)
+    angle = happens(a.rotate) * uniform(-ANGLE, ANGLE)
+    shift = happens(a.shift)[:, None] * uniform(-SHIFT, SHIFT, 2)
     return Draws(
-        place=torch.full((n, 2), 0.5) if central else uniform(0, 1, 2),
-        area=uniform(*a.crop_scale, TRIES) if resized else None,
-        ratio=uniform(math.log(RATIOS[0]), math.log(RATIOS[1]), TRIES).exp() if resized else None,
-        flip=happens(a.flip),
-        angle=happens(a.rotate) * uniform(-ANGLE, ANGLE),
-        shift=happens(a.shift)[:, None] * uniform(-SHIFT, SHIFT, 2),
+        place=place,
+        area=area,
+        ratio=ratio,
+        flip=flip,
+        angle=angle if a.rotate else None,
+        shift=shift if a.shift else None,
         blur=torch.where(happens(a.blur), _choose(BLURS, uniform(0, 1)), 1) if a.blur else None,
         holes=_holes(happens(a.cutout), uniform(0, 1, 1 + 4 * HOLES)) if a.cutout else None,
         brightness=brightness,

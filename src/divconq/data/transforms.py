@@ -21,6 +21,7 @@ from divconq.data.augmentation import BLURS, RATIOS, Draws
 
 LUMA = (0.2989, 0.587, 0.114)
 KINDS = {"cuda": torch.float16}  # of the results
+AT_ONCE = 16  # images that a CPU changes at once: few enough for its caches
 REACH = max(BLURS) // 2  # how far beyond the crop a blur looks
 
 
@@ -40,7 +41,7 @@ def test_view(
 ) -> Float[Tensor, "b 3 size size"]:
     """The central crop of side ``size`` of images whose short side is resized to ``resize``.
 
-    Interpolated cubically with antialiasing, each axis by one matrix per image.
+    Interpolated by Lanczos' kernel, as images were when they were stored, each axis by one matrix per image.
 
     >>> test_view(torch.zeros(2, 8, 8, 3, dtype=torch.uint8), torch.tensor([1.5, 0.7]), 6, 8).shape
     torch.Size([2, 3, 6, 6])
@@ -48,8 +49,8 @@ def test_view(
     _check(size, resize)
     width, height = _true_size(aspect, resize)
     side = images.shape[1]
-    across = _cubic(torch.round((width - size) / 2), side / width, size, side)
-    down = _cubic(torch.round((height - size) / 2), side / height, size, side)
+    across = _lanczos(torch.round((width - size) / 2), side / width, size, side)
+    down = _lanczos(torch.round((height - size) / 2), side / height, size, side)
     kind = KINDS.get(images.device.type, torch.float32)
     with torch.autocast(images.device.type, enabled=False):
         x = torch.einsum("bvy,byxc,bux->bcvu", down.to(kind), images.to(kind), across.to(kind))
@@ -59,18 +60,18 @@ def test_view(
 test_view.__test__ = False  # type: ignore[attr-defined]  # pytest would take it for a test
 
 
-def _cubic(
+def _lanczos(
     first: Float[Tensor, " b"], scale: Float[Tensor, " b"], size: int, side: int
 ) -> Float[Tensor, "b size side"]:
     """Weigh ``side`` pixels for each of ``size`` others that are ``scale`` apart, the first at ``first``.
 
-    Keys' kernel with a = -1/2, made wider where pixels are left out.
+    sinc(d) sinc(d / 3) for d < 3, made wider where pixels are left out.
     """
     there = (first[:, None] + torch.arange(size, device=first.device) + 0.5) * scale[:, None]
     here = torch.arange(side, device=first.device) + 0.5
-    d = (here - there[:, :, None]).abs() / scale.clamp(min=1)[:, None, None]
-    near, far = 1 + d * d * (1.5 * d - 2.5), 2 - d * (4 - d * (2.5 - 0.5 * d))
-    weight = torch.where(d < 1, near, torch.where(d < 2, far, 0.0))
+    d = (here - there[:, :, None]) / scale.clamp(min=1)[:, None, None]
+    weight = torch.sinc(d) * torch.sinc(d / 3)
+    weight = torch.where((d.abs() < 3) & (weight.abs() > 1e-6), weight, 0.0)  # sinc(1) comes out as 1e-8
     return weight / weight.sum(dim=2, keepdim=True)
 
 
@@ -89,6 +90,15 @@ def augment(
     torch.Size([2, 3, 6, 6])
     """
     _check(size, resize)
+    if images.device.type == "cpu" and len(images) > AT_ONCE:
+        parts = [slice(first, first + AT_ONCE) for first in range(0, len(images), AT_ONCE)]
+        return torch.cat([_augment(images[i], aspect[i], draws.part(i), size, resize) for i in parts])
+    return _augment(images, aspect, draws, size, resize)
+
+
+def _augment(
+    images: UInt8[Tensor, "b side side 3"], aspect: Float[Tensor, " b"], draws: Draws, size: int, resize: int
+) -> Float[Tensor, "b 3 size size"]:
     margin = 0 if draws.blur is None else REACH
     x = _crop(images, aspect, draws, size, resize, margin)
     if draws.blur is not None:
@@ -161,16 +171,18 @@ def _crop(
     left, top, w, h = (value[:, None, None] for value in _box(draws, width, height, size))
     to_x, to_y = (side / width)[:, None, None], (side / height)[:, None, None]
     mirror = torch.where(draws.flip, -1.0, 1.0)[:, None, None]
-    cos, sin = draws.angle.cos()[:, None, None], draws.angle.sin()[:, None, None]
     centred = torch.arange(-margin, size + margin, device=images.device) + 0.5 - size / 2
-    u = centred[None, None, :] - size * draws.shift[:, 0, None, None]
-    v = centred[None, :, None] - size * draws.shift[:, 1, None, None]
-    x = (left + w / 2) * to_x + mirror * (w / size * to_x) * (cos * u - sin * v)
-    y = (top + h / 2) * to_y + (h / size * to_y) * (sin * u + cos * v)
-    points = torch.stack([x, y], dim=3)
-    points = (side - (side - points.remainder(2 * side)).abs()).clamp(
-        0.5, side - 0.5
-    )  # reflected at the border
+    u, v = centred[None, None, :], centred[None, :, None]
+    if draws.shift is not None:
+        u, v = u - size * draws.shift[:, 0, None, None], v - size * draws.shift[:, 1, None, None]
+    if draws.angle is not None:
+        cos, sin = draws.angle.cos()[:, None, None], draws.angle.sin()[:, None, None]
+        u, v = cos * u - sin * v, sin * u + cos * v
+    x = (left + w / 2) * to_x + mirror * (w / size * to_x) * u
+    y = (top + h / 2) * to_y + (h / size * to_y) * v
+    # What lies beyond the border is reflected.
+    x, y = ((side - (side - at.remainder(2 * side)).abs()).clamp(0.5, side - 0.5) for at in (x, y))
+    points = torch.stack(torch.broadcast_tensors(x, y), dim=3)
     return _gather(images, points) if images.is_cuda else _sample(images, points, exact=side == resize)
 
 
@@ -183,10 +195,10 @@ def _sample(
     """
     side = images.shape[1]
     padded = 1 << (side - 1).bit_length() if exact else side
-    x = images.permute(0, 3, 1, 2).float() / 255
+    x = images.float().permute(0, 3, 1, 2)
     if padded > side:
         x = F.pad(x, (0, padded - side, 0, padded - side))
-    return F.grid_sample(x, points * 2 / padded - 1, align_corners=False).permute(0, 2, 3, 1)
+    return F.grid_sample(x, points * 2 / padded - 1, align_corners=False).permute(0, 2, 3, 1) / 255
 
 
 def _gather(
@@ -210,6 +222,17 @@ def _gather(
 
 def _box_blur(x: Float[Tensor, "b tall wide c"], box: Int64[Tensor, " b"]) -> Float[Tensor, "b h w c"]:
     """Average a box of side ``box`` around each pixel that is ``REACH`` away from the border."""
+    if (
+        x.device.type == "cpu"
+    ):  # those that are not blurred are left out; a GPU would have to wait to know them
+        which = (box > 1).nonzero().flatten()
+        blurred = x[:, REACH:-REACH, REACH:-REACH].clone()
+        blurred[which] = _blurred(x[which], box[which])
+        return blurred
+    return _blurred(x, box)
+
+
+def _blurred(x: Float[Tensor, "b tall wide c"], box: Int64[Tensor, " b"]) -> Float[Tensor, "b h w c"]:
     for dim in (2, 1):
         length = x.shape[dim] - 2 * REACH
         total = blurred = x.narrow(dim, REACH, length)

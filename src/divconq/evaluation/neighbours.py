@@ -93,13 +93,28 @@ def _nearest(
 ) -> Int64[Tensor, "b k"]:
     best = torch.empty(len(query), 0, dtype=torch.int64, device=query.device)
     for start in range(0, len(gallery), columns):
-        part = gallery[start : start + columns]
-        index = torch.arange(start, start + len(part), device=query.device)
-        keys = _keys(_scores(query, part), index)
-        keys.masked_fill_(marks[start : start + columns] == exclude[:, None], HIDDEN)
-        best = torch.cat([best, keys], 1)
+        scores = _scores(query, gallery[start : start + columns])
+        scores.masked_fill_(marks[start : start + columns] == exclude[:, None], -torch.inf)
+        best = torch.cat([best, _best_keys(scores, start, k)], 1)
         best = best.topk(min(k, best.shape[1])).values
     return (LOW - (best & LOW)).masked_fill_(best == HIDDEN, -1)
+
+
+def _best_keys(scores: Float32[Tensor, "b g"], start: int, k: int) -> Int64[Tensor, "b m"]:
+    """The keys of the (up to) ``k`` best of each row, in any order; the columns are numbered from ``start``.
+
+    Scores alone decide which they are, but for the rows where others are as good as the last one chosen.
+    """
+    k = min(k, scores.shape[1])
+    values, place = scores.topk(k, sorted=False)
+    keys = _keys(values, start + place)
+    last = values.amin(1, keepdim=True)
+    tied = ((scores >= last).sum(1) > k) & (last[:, 0] > -torch.inf)
+    rows = tied.nonzero().flatten()
+    if len(rows):
+        index = torch.arange(start, start + scores.shape[1], device=scores.device)
+        keys[rows] = _keys(scores[rows], index).topk(k).values
+    return keys
 
 
 def _scores(query: Float32[Tensor, "b d"], gallery: Float32[Tensor, "g d"]) -> Float32[Tensor, "b g"]:
@@ -124,8 +139,10 @@ def _tile(x: Float32[Tensor, "n d"], start: int, size: int) -> Float32[Tensor, "
     return pad(tile, (0, 0, 0, size - len(tile)))
 
 
-def _keys(scores: Float32[Tensor, "b g"], index: Int64[Tensor, " g"]) -> Int64[Tensor, "b g"]:
+def _keys(scores: Float32[Tensor, "b g"], index: Int64[Tensor, "*b g"]) -> Int64[Tensor, "b g"]:
     """One integer for each score and index: the higher score is larger, of equals the lower index.
+
+    A score of minus infinity is ``HIDDEN``.
 
     The bits of a float sort like an integer once those below the sign of a negative one are turned over.
     """
@@ -134,7 +151,7 @@ def _keys(scores: Float32[Tensor, "b g"], index: Int64[Tensor, " g"]) -> Int64[T
     keys = bits.long()
     keys <<= 32
     keys |= LOW - index
-    return keys
+    return keys.masked_fill_(scores == -torch.inf, HIDDEN)
 
 
 def _round_up(n: int, step: int) -> int:
