@@ -32,7 +32,8 @@ from divconq.data.files import open_files
 from divconq.data.protocol import ImageSet
 from divconq.data.resident import resident
 from divconq.data.sampler import EpochPlan
-from divconq.data.transforms import augment, stored_side
+from divconq.data.transforms import augment
+from divconq.data.views import stored_side
 from divconq.device import pick_device
 
 SIZE, RESIZE = 224, 256

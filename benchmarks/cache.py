@@ -21,7 +21,7 @@ from divconq.data.cache import cached
 from divconq.data.files import Decoded, decode
 from divconq.data.folder import SUFFIXES
 from divconq.data.protocol import ImageSet
-from divconq.data.transforms import stored_side
+from divconq.data.views import stored_side
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from torchvision import transforms
 
 from divconq.data import ImageSet, open_dataset, subset
 from divconq.data.cache import cached
-from divconq.data.transforms import stored_side
+from divconq.data.views import stored_side
 from divconq.device import pick_device
 from divconq.embed import embed
 from divconq.evaluation import evaluate

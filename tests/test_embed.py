@@ -3,8 +3,8 @@ import torch
 import torch.nn.functional as F
 
 from divconq.data.protocol import ImageSet, InMemory, subset
-from divconq.data.transforms import test_view as view
-from divconq.embed import embed, fast_embedding, view_and_embed
+from divconq.data.views import test_view as view
+from divconq.embed import embed, fast_embedding, see_and_embed
 from divconq.model import Embedder, SmallNet
 
 SIZES = {"size": 16, "resize": 20}
@@ -48,12 +48,12 @@ def test_the_model_is_left_in_its_mode(model, training):
 @pytest.mark.parametrize("n", [1, 5, 8, 13, 16])
 @pytest.mark.parametrize("layer", ["embedding", "features"])
 def test_a_fast_form_gets_batches_of_one_length(model, n, layer):
-    forward, lengths = view_and_embed(model, layer=layer, **SIZES), []
+    forward, lengths = see_and_embed(model, layer), []
 
-    def fast(pixels, aspect):
-        assert len(pixels) == len(aspect)
+    def fast(pixels, across, down):
+        assert len(pixels) == len(across) == len(down)
         lengths.append(len(pixels))
-        return forward(pixels, aspect)
+        return forward(pixels, across, down)
 
     images = subset(images_of(2 * n), torch.arange(2 * n) % 2 == 0)
     x = embed(model, images, layer=layer, batch=8, fast=fast, **SIZES)
@@ -63,11 +63,9 @@ def test_a_fast_form_gets_batches_of_one_length(model, n, layer):
 
 
 def test_a_fast_form_may_return_the_same_memory_again(model):
-    forward, held = view_and_embed(model, **SIZES), torch.zeros(4, 8)
+    forward, held = see_and_embed(model), torch.zeros(4, 8)
     images = images_of(12)
-    x = embed(
-        model, images, batch=4, fast=lambda pixels, aspect: held.copy_(forward(pixels, aspect)), **SIZES
-    )
+    x = embed(model, images, batch=4, fast=lambda *batch: held.copy_(forward(*batch)), **SIZES)
     assert torch.allclose(x, embed(model, images, batch=4, **SIZES), atol=1e-5)
 
 
@@ -77,7 +75,7 @@ def test_a_fast_form_may_return_the_same_memory_again(model):
 def test_captured_it_gives_the_same_and_follows_the_weights(model, layer, bf16):
     torch.compiler.reset()
     model, images = model.cuda(), images_of(50)
-    fast = fast_embedding(model, layer=layer, **SIZES)
+    fast = fast_embedding(model, layer)
     for _ in range(3):
         got, expected = (
             embed(model, images, layer=layer, batch=8, bf16=bf16, fast=form, **SIZES) for form in (fast, None)

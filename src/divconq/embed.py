@@ -11,30 +11,30 @@ from tqdm import tqdm
 
 from divconq.data.batches import read_ahead
 from divconq.data.protocol import ImageSet
-from divconq.data.transforms import test_view
+from divconq.data.views import Views, see
 from divconq.graphs import Captured, Fallback
 from divconq.model import Embedder
 
 Layer: TypeAlias = Literal["embedding", "features"]
-Forward: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+Forward: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def view_and_embed(model: Embedder, *, size: int, resize: int, layer: Layer = "embedding") -> Forward:
-    """What is done to a batch of images and their aspects: the test view, and the model up to ``layer``."""
+def see_and_embed(model: Embedder, layer: Layer = "embedding") -> Forward:
+    """What is done to a batch of images and the matrices they are seen through: the model up to ``layer``."""
 
-    def forward(pixels: Tensor, aspect: Tensor) -> Tensor:
-        x = test_view(pixels, aspect, size, resize)
+    def forward(pixels: Tensor, across: Tensor, down: Tensor) -> Tensor:
+        x = see(pixels, across, down)
         return model.features(x) if layer == "features" else cast(Tensor, model(x))
 
     return forward
 
 
-def fast_embedding(model: Embedder, *, size: int, resize: int, layer: Layer = "embedding") -> Forward:
+def fast_embedding(model: Embedder, layer: Layer = "embedding") -> Forward:
     """The same for a GPU, compiled and captured when it is first used; as it is, if that does not work."""
-    plain = view_and_embed(model, size=size, resize=resize, layer=layer)
+    plain = see_and_embed(model, layer)
     compiled = torch.compile(plain, dynamic=False)
-    captured = Captured(lambda pixels, aspect: (compiled(pixels, aspect),), model.mean.device)
-    return Fallback(lambda pixels, aspect: captured(pixels, aspect)[0], plain, "the embedding pass")
+    captured = Captured(lambda *batch: (compiled(*batch),), model.mean.device)
+    return Fallback(lambda *batch: captured(*batch)[0], plain, "the embedding pass")
 
 
 @torch.inference_mode()
@@ -53,22 +53,22 @@ def embed(
 ) -> Float[Tensor, "n d"]:
     """Unit vectors normalize(f(x) * mask) of all images, on the model's device; ``mask`` None is ones.
 
-    ``layer`` = features gives what the head sees instead. ``fast`` is a faster form of what is done to images and
-    aspects (``fast_embedding``), and gets batches of one length only. ``progress`` names a progress bar.
+    ``layer`` = features gives what the head sees instead. ``fast`` is a faster form of what is done to batches
+    (``fast_embedding``), and gets batches of one length only. ``progress`` names a progress bar.
     """
     was_training, device = model.training, model.mean.device
     model.eval()
-    forward = fast or view_and_embed(model, size=size, resize=resize, layer=layer)
+    forward = fast or see_and_embed(model, layer)
     order = torch.arange(len(images))
     if fast is not None:
         order = torch.arange(-(-len(images) // batch) * batch) % len(images)
-    batches, aspect, parts = order.split(batch), images.pixels.aspect[order].to(device).split(batch), []
-    reading = zip(aspect, read_ahead(images.pixels, batches, device), strict=True)
+    batches, parts = order.split(batch), []
+    views = Views(images.pixels.aspect, size=size, resize=resize, side=images.pixels.size, device=device)
+    reading = zip(batches, read_ahead(images.pixels, batches, device), strict=True)
     with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-        for shape, pixels in tqdm(reading, progress, len(batches), disable=progress is None, leave=False):
-            parts.append(
-                forward(pixels, shape).to(torch.float32, copy=True)
-            )  # what is captured is used again
+        for index, pixels in tqdm(reading, progress, len(batches), disable=progress is None, leave=False):
+            f = forward(pixels, *views.of(index))
+            parts.append(f.to(torch.float32, copy=True))  # what is captured is used again
     f = torch.cat(parts)[: len(images)]
     model.train(was_training)
     return F.normalize(f if mask is None else f * mask).clone()

@@ -10,7 +10,7 @@ from torch import Tensor
 from divconq.config import Config
 from divconq.data import ImageSet, is_dataset
 from divconq.data.folder import flat_folder
-from divconq.data.transforms import stored_side
+from divconq.data.views import stored_side
 from divconq.device import pick_device, threads
 from divconq.job import open_data
 from divconq.model import Embedder, import_file

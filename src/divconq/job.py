@@ -14,7 +14,7 @@ from divconq.data.cache import cached
 from divconq.data.files import check_readable
 from divconq.data.resident import resident
 from divconq.data.sampler import plan_epoch
-from divconq.data.transforms import stored_side
+from divconq.data.views import stored_side
 from divconq.device import pick_device, threads
 from divconq.embed import Forward, fast_embedding
 from divconq.folding import fold_batchnorm_
@@ -166,11 +166,7 @@ def _fast(model: Embedder, config: Config) -> Mapping[str, Forward]:
         side = config.image_size
         example = torch.linspace(0, 1, 3 * side * side).view(1, 3, side, side)
         fold_batchnorm_(model, example.to(model.mean.device))
-    sizes = {"size": config.image_size, "resize": config.resize}
-    return {
-        "embedding": fast_embedding(model, layer="embedding", **sizes),
-        "features": fast_embedding(model, layer="features", **sizes),
-    }
+    return {"embedding": fast_embedding(model), "features": fast_embedding(model, "features")}
 
 
 def open_data(config: Config) -> tuple[Dataset, ImageSet | None]:

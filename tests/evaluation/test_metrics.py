@@ -118,6 +118,7 @@ def test_ties_are_decided_by_the_index_in_every_block(rows, monkeypatch):
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(0, 3, (150, 3), generator=generator).float()
     labels = torch.randint(0, 6, (150,), generator=generator)
+    monkeypatch.setattr(NEIGHBOURS, "ROWS", 64)
     monkeypatch.setattr(NEIGHBOURS, "COLUMNS", 64)
     budget = rows * (150 + 64) * BYTES_PER_KEY
     assert retrieval_scores(x, labels, budget=budget) == pytest.approx(scores_by_hand(x, labels), abs=1e-12)

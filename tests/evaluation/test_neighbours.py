@@ -183,8 +183,8 @@ def test_the_plan_is_followed(monkeypatch):
         MODULE, "_keys", lambda scores, index: held.append(scores.shape) or keys(scores, index)
     )
     k, x = 100, random_points(3 * COLUMNS, 2, 0)
-    blocks = list(nearest(x[:200], x, k, budget=smallest_budget(k)))
-    assert [len(block) for block in blocks] == [ROWS, ROWS, ROWS, 200 - 3 * ROWS]
+    blocks = list(nearest(x[: 2 * ROWS + 9], x, k, budget=smallest_budget(k)))
+    assert [len(block) for block in blocks] == [ROWS, ROWS, 9]
     assert max(b * (k + g) * BYTES_PER_KEY for b, g in held) <= smallest_budget(k)
 
 

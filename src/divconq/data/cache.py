@@ -28,8 +28,8 @@ from tqdm import tqdm
 from divconq.data.files import Box, Decoded, decode, first_three
 from divconq.data.protocol import Chosen, ImageSet, Pixels
 
-FORMAT = 2  # to be raised when decoding gives other pixels
-CHUNK = 256  # images between two marks of how far the building is
+FORMAT = 3  # to be raised when decoding gives other pixels
+CHUNK = 1024  # images between two marks of how far the building is
 REMEDY = (
     "set DIVCONQ_CACHE to a folder with room, or add --no-cache to decode images whenever they are needed"
 )

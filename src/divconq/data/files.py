@@ -17,6 +17,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from divconq.data.protocol import Chosen, Pixels
+from divconq.data.views import LONGEST, shown_side, true_size
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -212,6 +213,7 @@ def decode(file: Path, size: int, box: Box | None = None) -> UInt8[np.ndarray, "
     try:
         with Image.open(file) as image:
             orientation = exif_orientation(image)
+            whole = image.size
             x1, y1, x2, y2 = (0.0, 0.0, 1.0, 1.0) if box is None else _stored(box, image.size, orientation)
             enough = (int(2 * size / (x2 - x1)), int(2 * size / (y2 - y1)))
             image.draft("RGB", enough)  # large JPEGs are decoded at an eighth, quarter or half
@@ -219,15 +221,23 @@ def decode(file: Path, size: int, box: Box | None = None) -> UInt8[np.ndarray, "
             left, top, right, bottom = x1 * width, y1 * height, x2 * width, y2 * height
             x, y = int(left), int(top)
             part = _rgb(image).crop((x, y, ceil(right), ceil(bottom)))  # the filter would look beyond the box
-            small = part.resize(
-                (size, size),
-                Image.Resampling.LANCZOS,
+            shown = part.resize(
+                _shown((x2 - x1) * whole[0] / ((y2 - y1) * whole[1]), size),
+                Image.Resampling.BILINEAR,
                 box=(left - x, top - y, right - x, bottom - y),
-                reducing_gap=2.0,
+                reducing_gap=3.0,
             )
+            small = shown.resize((size, size), Image.Resampling.LANCZOS)
     except Exception as error:  # each format raises errors of its own
         raise ValueError(f"{file} cannot be decoded ({error}); remove it or save it again") from error
     return _upright(np.asarray(small), orientation)
+
+
+def _shown(aspect: float, size: int) -> tuple[int, int]:
+    """Width and height that a file is resized to before it is squashed, as ``views`` says."""
+    width, height = true_size(torch.tensor([aspect], dtype=torch.float64), shown_side(size))
+    longest = LONGEST * size
+    return min(int(width), longest), min(int(height), longest)
 
 
 def _check_boxes(files: Sequence[Path], sizes: Float[Tensor, "n 2"], boxes: Float[Tensor, "n 4"]) -> None:

@@ -1,7 +1,7 @@
-"""Crops and augmentations of whole batches, on the device of the batch.
+"""Random crops and changes of whole batches, on the device of the batch.
 
 Images come squashed to squares of side S, with their true width / height as ``aspect``. All geometry is that
-of the true image with its short side resized to ``resize``, so S should be ``stored_side(resize)`` (smaller is
+of the true image with its short side resized to ``resize``, so S should be ``views.stored_side(resize)`` (smaller is
 blurred, much larger aliases in ``augment``). Results are in [0, 1], in float32, on a GPU in float16, which is
 eight times finer than the pixels are; the model normalises them.
 
@@ -18,61 +18,11 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from divconq.data.augmentation import BLURS, RATIOS, Draws
+from divconq.data.views import KINDS, true_size
 
 LUMA = (0.2989, 0.587, 0.114)
-KINDS = {"cuda": torch.float16}  # of the results
 AT_ONCE = 16  # images that a CPU changes at once: few enough for its caches
 REACH = max(BLURS) // 2  # how far beyond the crop a blur looks
-
-
-def stored_side(resize: int) -> int:
-    """The side S to store images at, when their short side is to be seen at ``resize``.
-
-    A quarter more, so that a long side that was squashed still has its detail.
-
-    >>> stored_side(256)
-    320
-    """
-    return resize + resize // 4
-
-
-def test_view(
-    images: UInt8[Tensor, "b side side 3"], aspect: Float[Tensor, " b"], size: int, resize: int
-) -> Float[Tensor, "b 3 size size"]:
-    """The central crop of side ``size`` of images whose short side is resized to ``resize``.
-
-    Interpolated by Lanczos' kernel, as images were when they were stored, each axis by one matrix per image.
-
-    >>> test_view(torch.zeros(2, 8, 8, 3, dtype=torch.uint8), torch.tensor([1.5, 0.7]), 6, 8).shape
-    torch.Size([2, 3, 6, 6])
-    """
-    _check(size, resize)
-    width, height = _true_size(aspect, resize)
-    side = images.shape[1]
-    across = _lanczos(torch.round((width - size) / 2), side / width, size, side)
-    down = _lanczos(torch.round((height - size) / 2), side / height, size, side)
-    kind = KINDS.get(images.device.type, torch.float32)
-    with torch.autocast(images.device.type, enabled=False):
-        x = torch.einsum("bvy,byxc,bux->bcvu", down.to(kind), images.to(kind), across.to(kind))
-    return (x / 255).clamp(0, 1)
-
-
-test_view.__test__ = False  # type: ignore[attr-defined]  # pytest would take it for a test
-
-
-def _lanczos(
-    first: Float[Tensor, " b"], scale: Float[Tensor, " b"], size: int, side: int
-) -> Float[Tensor, "b size side"]:
-    """Weigh ``side`` pixels for each of ``size`` others that are ``scale`` apart, the first at ``first``.
-
-    sinc(d) sinc(d / 3) for d < 3, made wider where pixels are left out.
-    """
-    there = (first[:, None] + torch.arange(size, device=first.device) + 0.5) * scale[:, None]
-    here = torch.arange(side, device=first.device) + 0.5
-    d = (here - there[:, :, None]) / scale.clamp(min=1)[:, None, None]
-    weight = torch.sinc(d) * torch.sinc(d / 3)
-    weight = torch.where((d.abs() < 3) & (weight.abs() > 1e-6), weight, 0.0)  # sinc(1) comes out as 1e-8
-    return weight / weight.sum(dim=2, keepdim=True)
 
 
 def augment(
@@ -125,12 +75,6 @@ def _check(size: int, resize: int) -> None:
         )
 
 
-def _true_size(aspect: Float[Tensor, " b"], resize: int) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
-    """Width and height in whole pixels when the short side is ``resize``."""
-    width, height = aspect.clamp(min=1), (1 / aspect).clamp(min=1)
-    return (resize * width + 1e-3).floor(), (resize * height + 1e-3).floor()
-
-
 def _box(
     draws: Draws, width: Float[Tensor, " b"], height: Float[Tensor, " b"], size: int
 ) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"], Float[Tensor, " b"], Float[Tensor, " b"]]:
@@ -167,7 +111,7 @@ def _crop(
     mirrored, scaled to the crop and squashed, around the crop's centre.
     """
     side = images.shape[1]
-    width, height = _true_size(aspect, resize)
+    width, height = true_size(aspect, resize)
     left, top, w, h = (value[:, None, None] for value in _box(draws, width, height, size))
     to_x, to_y = (side / width)[:, None, None], (side / height)[:, None, None]
     mirror = torch.where(draws.flip, -1.0, 1.0)[:, None, None]

@@ -9,10 +9,10 @@ from torch.nn.functional import pad
 
 from divconq.division.kmeans import exact_products
 
-BUDGET = 256 << 20  # bytes; four times as many on a GPU
+BUDGET = 512 << 20  # bytes; twice as many on a GPU
 BYTES_PER_KEY = 48  # a key of 8 bytes, its score, and room to merge and sort it
-# Every product of queries and gallery has this shape, on a GPU 16 x 4 times it, so that rounding is always the same.
-ROWS, COLUMNS = 64, 2048
+# Every product of queries and gallery has this shape, on a GPU 2 x 4 times it, so that rounding is always the same.
+ROWS, COLUMNS = 512, 2048
 LOW = 0xFFFFFFFF  # the lower half of a key
 HIDDEN = torch.iinfo(torch.int64).min  # below every key
 
@@ -45,7 +45,7 @@ def nearest(
     if not 1 <= k <= findable:
         raise ValueError(f"k must lie between 1 and the {findable} gallery images a query can find, got {k}")
     if budget is None:
-        budget = 4 * BUDGET if query.is_cuda else BUDGET
+        budget = 2 * BUDGET if query.is_cuda else BUDGET
     rows, columns = plan(k, len(gallery), budget, tile(query.device))
     query, gallery = query.detach().float(), gallery.detach().float()
     if exclude is None:
@@ -60,9 +60,9 @@ def tile(device: torch.device) -> tuple[int, int]:
     """The shape of every product on a device.
 
     >>> tile(torch.device("cpu"))
-    (64, 2048)
+    (512, 2048)
     """
-    return (16 * ROWS, 4 * COLUMNS) if device.type == "cuda" else (ROWS, COLUMNS)
+    return (2 * ROWS, 4 * COLUMNS) if device.type == "cuda" else (ROWS, COLUMNS)
 
 
 def plan(k: int, gallery: int, budget: int, shape: tuple[int, int]) -> tuple[int, int]:
@@ -106,12 +106,11 @@ def _best_keys(scores: Float32[Tensor, "b g"], start: int, k: int) -> Int64[Tens
     Scores alone decide which they are, but for the rows where others are as good as the last one chosen.
     """
     k = min(k, scores.shape[1])
-    values, place = scores.topk(k, sorted=False)
-    keys = _keys(values, start + place)
-    last = values.amin(1, keepdim=True)
-    tied = ((scores >= last).sum(1) > k) & (last[:, 0] > -torch.inf)
+    values, place = scores.topk(min(k + 1, scores.shape[1]))
+    keys = _keys(values[:, :k], start + place[:, :k])
+    tied = (values[:, k - 1] == values[:, -1]) & (values[:, -1] > -torch.inf)
     rows = tied.nonzero().flatten()
-    if len(rows):
+    if len(rows) and values.shape[1] > k:
         index = torch.arange(start, start + scores.shape[1], device=scores.device)
         keys[rows] = _keys(scores[rows], index).topk(k).values
     return keys
@@ -127,10 +126,10 @@ def _scores(query: Float32[Tensor, "b d"], gallery: Float32[Tensor, "g d"]) -> F
     with exact_products(query.device.type):
         for column in range(0, scores.shape[1], columns):
             y = _tile(gallery, column, columns)
-            half = y.square().sum(1) / 2
+            offset = y.square().sum(1) / -2
             for row in range(0, scores.shape[0], rows):
-                product = _tile(query, row, rows) @ y.T
-                torch.sub(product, half, out=scores[row : row + rows, column : column + columns])
+                out = scores[row : row + rows, column : column + columns]
+                torch.addmm(offset, _tile(query, row, rows), y.T, out=out)
     return scores[: len(query), : len(gallery)]
 
 
