@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -57,6 +58,12 @@ def main(argv: list[str] | None = None) -> None:
     """Run one command; bad input is one sentence and exit code 2."""
     arguments = sys.argv[1:] if argv is None else argv
     warnings.showwarning = _show_warning
+    for compiler in (
+        "torch._inductor",
+        "torch._dynamo",
+        "torch.autograd.graph",
+    ):  # it speaks to its developers
+        warnings.filterwarnings("ignore", module=re.escape(compiler))
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(USAGE.format(version=__version__, presets=", ".join(PRESETS)), end="")
         return

@@ -122,7 +122,9 @@ def _reading_is_an_error(on: bool) -> Iterator[None]:
     before = torch.cuda.get_sync_debug_mode()
     try:
         if on:
-            torch.cuda.set_sync_debug_mode("error")
+            with warnings.catch_warnings():  # it says that it does not find everything
+                warnings.simplefilter("ignore")
+                torch.cuda.set_sync_debug_mode("error")
         yield
     finally:
         torch.cuda.set_sync_debug_mode(before)

@@ -162,6 +162,7 @@ def _resident(
 
 def _fast(model: Embedder, config: Config) -> Mapping[str, Forward]:
     """Fold the model's frozen BatchNorm, and make what embeds images fast."""
+    torch.compiler.reset()  # what earlier runs of this process compiled would count against this one
     if config.freeze_batchnorm:
         side = config.image_size
         example = torch.linspace(0, 1, 3 * side * side).view(1, 3, side, side)

@@ -215,7 +215,7 @@ def decode(file: Path, size: int, box: Box | None = None) -> UInt8[np.ndarray, "
             orientation = exif_orientation(image)
             whole = image.size
             x1, y1, x2, y2 = (0.0, 0.0, 1.0, 1.0) if box is None else _stored(box, image.size, orientation)
-            enough = (int(2 * size / (x2 - x1)), int(2 * size / (y2 - y1)))
+            enough = (int(3 * size / (x2 - x1)), int(3 * size / (y2 - y1)))
             image.draft("RGB", enough)  # large JPEGs are decoded at an eighth, quarter or half
             width, height = image.size
             left, top, right, bottom = x1 * width, y1 * height, x2 * width, y2 * height
