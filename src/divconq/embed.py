@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
-from divconq.data.batches import read_ahead
+from divconq.data.batches import index_device, read_ahead
 from divconq.data.protocol import ImageSet
 from divconq.data.views import Views, see
 from divconq.graphs import Captured, Fallback
@@ -62,9 +62,9 @@ def embed(
     order = torch.arange(len(images))
     if fast is not None:
         order = torch.arange(-(-len(images) // batch) * batch) % len(images)
-    batches, parts = order.split(batch), []
+    batches, parts = order.to(index_device(images.pixels)).split(batch), []
     views = Views(images.pixels.aspect, size=size, resize=resize, side=images.pixels.size, device=device)
-    reading = zip(batches, read_ahead(images.pixels, batches, device), strict=True)
+    reading = zip(order.to(device).split(batch), read_ahead(images.pixels, batches, device), strict=True)
     with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
         for index, pixels in tqdm(reading, progress, len(batches), disable=progress is None, leave=False):
             f = forward(pixels, *views.of(index))

@@ -23,7 +23,7 @@ def read_ahead(pixels: Pixels, batches: Iterable[Tensor], device: torch.device) 
     >>> [len(images) for images in read_ahead(store, batches, torch.device("cpu"))]
     [2, 1]
     """
-    if isinstance(pixels, Pinned) or (isinstance(pixels, InMemory) and pixels.images.is_cuda):
+    if isinstance(pixels, Pinned) or index_device(pixels).type == "cuda":
         yield from map(pixels.load, batches)
         return
 
@@ -40,6 +40,15 @@ def read_ahead(pixels: Pixels, batches: Iterable[Tensor], device: torch.device) 
             coming = following
         if coming is not None:
             yield coming.result().to(device, non_blocking=True)
+
+
+def index_device(pixels: Pixels) -> torch.device:
+    """Where indices of these images should be, so that to load them waits for nothing.
+
+    >>> index_device(InMemory(torch.zeros(4, 8, 8, 3, dtype=torch.uint8)))
+    device(type='cpu')
+    """
+    return pixels.images.device if isinstance(pixels, InMemory) else torch.device("cpu")
 
 
 def work_ahead(batches: Iterator[Tensor], device: torch.device) -> Iterator[Tensor]:
@@ -87,8 +96,7 @@ def training_batches(
     generator = torch.Generator().manual_seed(seed)
     labels, clusters = images.labels[plan.indices].to(device), plan.clusters.to(device)
     aspect = images.pixels.aspect[plan.indices].to(device)
-    resides = isinstance(images.pixels, InMemory) and images.pixels.images.is_cuda
-    indices = plan.indices.to(device) if resides else plan.indices
+    indices = plan.indices.to(index_device(images.pixels))
 
     def batches() -> Iterator[Tensor]:
         for step, pixels in enumerate(read_ahead(images.pixels, indices, device)):
