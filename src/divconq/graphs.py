@@ -35,6 +35,8 @@ class Fallback(Generic[Result]):
         if self.fast is not None:
             try:
                 return self.fast(*inputs)
+            except torch.cuda.OutOfMemoryError:
+                raise  # the plain form needs more
             except Exception as error:
                 self.fast = None
                 warnings.warn(

@@ -63,6 +63,8 @@ class TrainingStep:
         while self.way != "plain":
             try:
                 return self._fast(x, labels, cluster)
+            except torch.cuda.OutOfMemoryError:
+                raise  # a slower way needs more
             except Exception as error:
                 self._fall_back(error)
         return self._step(self._forward, x, labels, cluster)
