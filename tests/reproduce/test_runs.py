@@ -138,9 +138,9 @@ def test_a_stopped_table_goes_on_where_it_was(complete, table, tmp_path, monkeyp
     epochs = []
     save = Run.save
 
-    def save_then_stop(run, state, *, best):
-        save(run, state, best=best)
-        epochs.append(state["epoch"])
+    def save_then_stop(run, which, state):
+        save(run, which, state)
+        epochs.extend([state["epoch"]] if which == "last" else [])
         if len(epochs) == 3:
             raise KeyboardInterrupt
 
@@ -274,7 +274,7 @@ def test_bad_flags_are_one_sentence(flags, message, text, tmp_path, capsys):
 def test_a_command_that_is_stopped_or_has_failures_says_so(text, tmp_path, capsys, monkeypatch):
     (tmp_path / "photos.yaml").write_text(text)
     for error, code, message in (
-        (KeyboardInterrupt(), 130, "continue from the last whole epoch with the same command"),
+        (KeyboardInterrupt(), 130, "continue from the last checkpoint with the same command"),
         (
             FloatingPointError("not finite"),
             1,
