@@ -18,7 +18,8 @@ from pathlib import Path
 import torch
 
 from divconq.data.cache import cached
-from divconq.data.files import Decoded, decode
+from divconq.data.decoding import decode
+from divconq.data.files import Decoded
 from divconq.data.folder import SUFFIXES
 from divconq.data.protocol import ImageSet
 from divconq.data.views import stored_side

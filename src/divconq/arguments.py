@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
+import yaml
 
 from divconq.config import Config
 
@@ -160,3 +161,47 @@ class BenchArguments:
     """On a GPU: compile the step and capture it as one CUDA graph."""
     json: Path | None = None
     """Also write the report to this file; - prints it, as one JSON object, instead of the tables."""
+
+
+def take_free_flags(argv: list[str], prefix: str) -> tuple[list[str], dict[str, Any]]:
+    """Split off flags such as ``--loss.alpha 2`` whose names only the loss knows.
+
+    >>> take_free_flags(["--loss", "margin", "--loss.alpha", "1e-1", "--seed=3"], "--loss.")
+    (['--loss', 'margin', '--seed=3'], {'alpha': 0.1})
+    """
+    rest: list[str] = []
+    free: dict[str, Any] = {}
+    words = iter(argv)
+    for word in words:
+        if not word.startswith(prefix):
+            rest.append(word)
+            continue
+        name, equals, value = word.removeprefix(prefix).partition("=")
+        if not equals:
+            value = next(words, "")
+        if not name or not value or value.startswith("--"):
+            raise ValueError(f"{word} needs a value, for example {prefix}{name or 'alpha'} 0.1")
+        free[name.replace("-", "_")] = _value(value)
+    return rest, free
+
+
+def _value(text: str) -> object:
+    """What a flag's text means: YAML, and numbers such as 1e-3 that YAML takes for words."""
+    try:
+        return float(text) if "e" in text.lower() else yaml.safe_load(text)
+    except ValueError:
+        return yaml.safe_load(text)
+
+
+def flag_value(argv: list[str], flag: str) -> str | None:
+    """The value a flag is given, before the rest is parsed.
+
+    >>> flag_value(["--resume", "runs/demo"], "--resume")
+    'runs/demo'
+    """
+    for position, word in enumerate(argv):
+        if word == flag:
+            return argv[position + 1] if position + 1 < len(argv) else None
+        if word.startswith(f"{flag}="):
+            return word.removeprefix(f"{flag}=")
+    return None

@@ -8,10 +8,9 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import NoReturn, TextIO
 
 import tyro
-import yaml
 
 from divconq import __version__
 from divconq.arguments import (
@@ -21,6 +20,8 @@ from divconq.arguments import (
     EvalArguments,
     ReproduceArguments,
     TrainArguments,
+    flag_value,
+    take_free_flags,
 )
 from divconq.checks import did_you_mean
 from divconq.config import differences, from_yaml, to_yaml
@@ -41,6 +42,7 @@ USAGE = """divconq {version}: train image-retrieval embeddings by divide and con
 Every command explains its flags with --help, for example: divconq train cub --help
 """
 
+COMPILERS = ("torch._inductor", "torch._dynamo", "torch.autograd.graph")  # their warnings are for developers
 MAY_CHANGE = {
     "epochs",
     "save_minutes",
@@ -58,11 +60,7 @@ def main(argv: list[str] | None = None) -> None:
     """Run one command; bad input is one sentence and exit code 2."""
     arguments = sys.argv[1:] if argv is None else argv
     warnings.showwarning = _show_warning
-    for compiler in (
-        "torch._inductor",
-        "torch._dynamo",
-        "torch.autograd.graph",
-    ):  # it speaks to its developers
+    for compiler in COMPILERS:
         warnings.filterwarnings("ignore", module=re.escape(compiler))
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(USAGE.format(version=__version__, presets=", ".join(PRESETS)), end="")
@@ -225,7 +223,11 @@ def bench_command(argv: list[str]) -> None:
     """``divconq bench``."""
     parsed = tyro.cli(BenchArguments, args=argv, prog="divconq bench")
     from divconq import bench
+    from divconq.run import write_atomically
 
+    file = None if str(parsed.json) == "-" else parsed.json
+    if file is not None and not file.parent.is_dir():
+        raise ValueError(f"--json: there is no folder {file.parent}; make it, or name another file")
     sizes = bench.default_sizes(
         parsed.device,
         **{
@@ -241,8 +243,8 @@ def bench_command(argv: list[str]) -> None:
         sizes, bench.parse_parts(parsed.only), **{name: getattr(parsed, name) for name in names}
     )
     report = bench.measure(setup, say=lambda line: print(f"measuring {line}", file=sys.stderr, flush=True))
-    if parsed.json is not None and str(parsed.json) != "-":
-        parsed.json.write_text(json.dumps(report, indent=1) + "\n")
+    if file is not None:
+        write_atomically(file, lambda path: path.write_text(json.dumps(report, indent=1) + "\n"))
     print(json.dumps(report) if str(parsed.json) == "-" else bench.text(report))
 
 
@@ -266,50 +268,6 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "bench": bench_command,
     "presets": presets_command,
 }
-
-
-def take_free_flags(argv: list[str], prefix: str) -> tuple[list[str], dict[str, Any]]:
-    """Split off flags such as ``--loss.alpha 2`` whose names only the loss knows.
-
-    >>> take_free_flags(["--loss", "margin", "--loss.alpha", "1e-1", "--seed=3"], "--loss.")
-    (['--loss', 'margin', '--seed=3'], {'alpha': 0.1})
-    """
-    rest: list[str] = []
-    free: dict[str, Any] = {}
-    words = iter(argv)
-    for word in words:
-        if not word.startswith(prefix):
-            rest.append(word)
-            continue
-        name, equals, value = word.removeprefix(prefix).partition("=")
-        if not equals:
-            value = next(words, "")
-        if not name or not value or value.startswith("--"):
-            raise ValueError(f"{word} needs a value, for example {prefix}{name or 'alpha'} 0.1")
-        free[name.replace("-", "_")] = _value(value)
-    return rest, free
-
-
-def _value(text: str) -> object:
-    """What a flag's text means: YAML, and numbers such as 1e-3 that YAML takes for words."""
-    try:
-        return float(text) if "e" in text.lower() else yaml.safe_load(text)
-    except ValueError:
-        return yaml.safe_load(text)
-
-
-def flag_value(argv: list[str], flag: str) -> str | None:
-    """The value a flag is given, before the rest is parsed.
-
-    >>> flag_value(["--resume", "runs/demo"], "--resume")
-    'runs/demo'
-    """
-    for position, word in enumerate(argv):
-        if word == flag:
-            return argv[position + 1] if position + 1 < len(argv) else None
-        if word.startswith(f"{flag}="):
-            return word.removeprefix(f"{flag}=")
-    return None
 
 
 def _free_folder(name: str) -> Path:

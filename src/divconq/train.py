@@ -1,9 +1,9 @@
 """THE loop: divide the data and the embedding, train each subspace on its cluster, conquer."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ from divconq.run import Checkpoints, Run
 from divconq.step import TrainingStep
 from divconq.watch import LossWatch, warn_of_collapse
 
+View: TypeAlias = Callable[..., Tensor]
+
 
 def train(config: Config, out: Path, *, resume: bool = False) -> list[dict[str, Any]]:
     """Train as ``config`` says into the run folder ``out``; returns the log, one record an epoch."""
@@ -36,10 +38,7 @@ def train(config: Config, out: Path, *, resume: bool = False) -> list[dict[str, 
     else:
         run = Run.create(out, config)
 
-    step = TrainingStep(
-        model, job.objective, optimizer, bf16=uses_bf16(config.precision, job.device), fast=job.fast
-    )
-    view = fast_view() if job.fast else augment
+    step, view = step_of(job), view_of(job)
     checkpoints, coming = Checkpoints(run, config.save_minutes), None
     progress = Progress(config.epochs, math.ceil(len(images) / config.batch), config.batch, first)
     for epoch in range(first, config.epochs):
@@ -65,16 +64,7 @@ def train(config: Config, out: Path, *, resume: bool = False) -> list[dict[str, 
             model.train().backbone.requires_grad_(not backbone_rests(config, epoch))
             watch = LossWatch(epoch, plan.clusters, job.device)
             progress.epoch(epoch, partition.k)
-            for x, y, cluster in training_batches(
-                images,
-                plan,
-                job.changes,
-                size=config.image_size,
-                resize=config.resize,
-                seed=seed,
-                device=job.device,
-                view=view,
-            ):
+            for x, y, cluster in batches_of(job, plan, view, seed):
                 loss, finite = step(x, y, None if finetuning else cluster)
                 watch.step(loss, finite)
                 progress.step(watch.latest)
@@ -138,9 +128,31 @@ def restore(job: Job, state: dict[str, Any]) -> tuple[Partition, int, float]:
         ) from error
 
 
-def fast_view() -> Callable[..., Tensor]:
-    """The augmentation, compiled when it is first used."""
+def step_of(job: Job) -> TrainingStep:
+    """How a batch is trained on."""
+    bf16 = uses_bf16(job.config.precision, job.device)
+    return TrainingStep(job.model, job.objective, job.optimizer, bf16=bf16, fast=job.fast)
+
+
+def view_of(job: Job) -> View:
+    """The augmentation, compiled on a GPU when it is first used."""
+    if not job.fast:
+        return augment
     return Fallback(torch.compile(augment, dynamic=False), augment, "the augmentation")
+
+
+def batches_of(job: Job, plan: EpochPlan, view: View, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Images, labels and cluster of each step of a plan, on the device."""
+    return training_batches(
+        job.train,
+        plan,
+        job.changes,
+        size=job.config.image_size,
+        resize=job.config.resize,
+        seed=seed,
+        device=job.device,
+        view=view,
+    )
 
 
 def plan_for(config: Config, labels: Tensor, partition: Partition, epoch: int) -> EpochPlan:

@@ -17,7 +17,8 @@ from test_benchmarks import LAYOUTS, cell, edit, records
 from divconq.cli import main
 from divconq.data import InMemory, hold_out, open_dataset, subset
 from divconq.data.benchmarks import READERS
-from divconq.data.files import Decoded, check_readable, decode
+from divconq.data.decoding import decode
+from divconq.data.files import Decoded, check_readable
 
 TINY = ["--image-size", "16", "--resize", "20", "--backbone", "small", "--no-pretrained", "--dim", "8"]
 TINY += ["--batch", "4", "--epochs", "1", "--k-max", "1", "--ks", "1", "--workers", "2", "--device", "cpu"]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from divconq.data import cache, files
+from divconq.data import cache, decoding
 from divconq.data.cache import Cached, cache_folder, cached
 from divconq.data.folder import flat_folder
 from divconq.data.protocol import ImageSet, InMemory, subset
@@ -44,7 +44,7 @@ def chunks_of_three(monkeypatch):
 @pytest.fixture
 def decoded(monkeypatch):
     """The names of the files that were decoded; ``decoded.fail`` maps names to what happens instead."""
-    real = files.decode
+    real = decoding.decode
     record = types.SimpleNamespace(names=[], fail={})
 
     def decode(file, *others):
@@ -95,7 +95,7 @@ def test_one_file_of_squares_in_order(photos, store):
     (file,) = store.glob("*.u8")
     squares = np.fromfile(file, dtype=np.uint8).reshape(10, 8, 8, 3)
     for i, path in enumerate(images.pixels.files):
-        assert np.array_equal(squares[i], files.decode(path, 8))
+        assert np.array_equal(squares[i], decoding.decode(path, 8))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from divconq.data.files import decode
+from divconq.data.decoding import decode
 from divconq.data.folder import SUFFIXES, flat_folder, folder
 
 

@@ -9,7 +9,7 @@ import torch
 from PIL import Image, ImageOps
 
 from divconq.data import is_dataset, open_dataset
-from divconq.data.files import decode
+from divconq.data.decoding import decode
 from divconq.data.folder import folder
 from divconq.data.table import read_table
 

@@ -4,7 +4,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import CenterCrop, Compose, Resize, ToTensor
 
-from divconq.data.files import decode
+from divconq.data.decoding import decode
 from divconq.data.views import LONGEST, Views, lanczos, see, shown_side, stored_side, true_size
 from divconq.data.views import test_view as view
 

@@ -7,17 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from divconq.bench.timing import timed
-from divconq.data.batches import training_batches
 from divconq.data.sampler import EpochPlan
-from divconq.data.transforms import augment
 from divconq.device import uses_bf16
 from divconq.division import Partition, divide
 from divconq.graphs import WARM_UP, Captured
 from divconq.job import Job
 from divconq.masks import Masks
 from divconq.optim import make_optimizer
-from divconq.step import TrainingStep
-from divconq.train import epoch_seed, fast_view, plan_for
+from divconq.train import batches_of, epoch_seed, plan_for, step_of, view_of
 from divconq.watch import LossWatch
 
 CALLS = WARM_UP + 3  # steps until all is compiled and captured, and has been replayed
@@ -34,9 +31,7 @@ class Training:
             self.partition = divide("random", None, self.partition, labels, k_max=config.k_max, seed=0)
         while job.masks.k < self.partition.k:
             job.masks.split_()
-        bf16 = uses_bf16(config.precision, job.device)
-        self.step = TrainingStep(job.model, job.objective, job.optimizer, bf16=bf16, fast=job.fast)
-        self.view = fast_view() if job.fast else augment
+        self.step, self.view = step_of(job), view_of(job)
         self.coming = self.plan(0)
 
     def plan(self, epoch: int) -> EpochPlan:
@@ -49,16 +44,7 @@ class Training:
         torch.manual_seed(seed)
         job.model.train()
         watch = LossWatch(self.epoch, plan.clusters, job.device)
-        for x, y, cluster in training_batches(
-            job.train,
-            plan,
-            job.changes,
-            size=job.config.image_size,
-            resize=job.config.resize,
-            seed=seed,
-            device=job.device,
-            view=self.view,
-        ):
+        for x, y, cluster in batches_of(job, plan, self.view, seed):
             watch.step(*self.step(x, y, cluster))
         self.epoch += 1
         self.coming = self.plan(self.epoch)
@@ -67,17 +53,7 @@ class Training:
 
     def first_batch(self) -> Tensor:
         """One batch as the step gets it."""
-        batches = training_batches(
-            self.job.train,
-            self.coming,
-            self.job.changes,
-            size=self.job.config.image_size,
-            resize=self.job.config.resize,
-            seed=0,
-            device=self.job.device,
-            view=self.view,
-        )
-        return next(batches)[0].clone()
+        return next(batches_of(self.job, self.coming, self.view, seed=0))[0].clone()
 
 
 def bare_step(job: Job) -> Callable[[Tensor], object]:

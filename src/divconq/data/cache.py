@@ -25,7 +25,8 @@ from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 from tqdm import tqdm
 
-from divconq.data.files import Box, Decoded, decode, first_three
+from divconq.data.decoding import Box, decode
+from divconq.data.files import Decoded, first_three
 from divconq.data.protocol import Chosen, ImageSet, Pixels
 
 FORMAT = 3  # to be raised when decoding gives other pixels

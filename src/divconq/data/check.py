@@ -3,17 +3,13 @@
 import dataclasses
 import hashlib
 import json
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tqdm import tqdm
-
 from divconq.data.file_kinds import file_kinds
-from divconq.data.files import Decoded, first_three
+from divconq.data.files import Decoded, first_three, read_each
 from divconq.data.protocol import Dataset, ImageSet, count_matches
 
 
@@ -246,26 +242,13 @@ def _read(
     files: Sequence[Path], hashed: set[Path], workers: int
 ) -> tuple[dict[Path, tuple[str, ...]], dict[Path, str]]:
     """The kinds of each file, and the digests of those to be hashed that are not broken."""
-    from PIL import Image
-
-    Image.init()  # before there are threads
 
     def inspect(file: Path) -> tuple[tuple[str, ...], str]:
         kinds = file_kinds(file)
         whole = file in hashed and not any(OF_FILES[kind].wrong for kind in kinds)
         return kinds, hashlib.sha256(file.read_bytes()).hexdigest() if whole else ""
 
-    with ThreadPoolExecutor(workers) as pool:
-        bar = tqdm(
-            pool.map(inspect, files),
-            desc="reading",
-            total=len(files),
-            unit=" files",
-            file=sys.stderr,
-            dynamic_ncols=True,
-            disable=None,
-        )
-        seen = dict(zip(files, bar, strict=True))
+    seen = dict(zip(files, read_each(inspect, files, workers, "reading"), strict=True))
     return (
         {file: kinds for file, (kinds, _) in seen.items()},
         {file: digest for file, (_, digest) in seen.items() if digest},

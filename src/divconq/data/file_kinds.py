@@ -5,7 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from divconq.data.files import SIDE, decode, exif_orientation
+from divconq.data.decoding import decode, exif_orientation
+from divconq.data.files import SIDE
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -1,14 +1,13 @@
 """Image files: their sizes read from the headers at once, their pixels decoded when they are needed."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -16,19 +15,15 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 from tqdm import tqdm
 
+from divconq.data.decoding import decode, exif_orientation
 from divconq.data.protocol import Chosen, Pixels
-from divconq.data.views import LONGEST, shown_side, true_size
 
-if TYPE_CHECKING:
-    from PIL import Image
+Result = TypeVar("Result")
 
-ORIENTATION = 0x0112  # EXIF tag: how the stored pixels are to be turned
 SIDE = 8  # pixels of the smallest square, which is decoded the fastest
 UNKNOWN = (1 << 30, 1 << 30)  # stands for the size of a broken file: a square in which every box lies
 
 _keep_broken: ContextVar[bool] = ContextVar("keep_broken", default=False)
-
-Box: TypeAlias = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -135,9 +130,6 @@ def check_readable(stores: Iterable[Pixels]) -> None:
 
     >>> check_readable([Decoded((), torch.ones(0), size=8, workers=2)])
     """
-    from PIL import Image
-
-    Image.init()  # before there are threads
     opened = [store for store in map(_whole, stores) if isinstance(store, Decoded)]
     files = list(dict.fromkeys(file for store in opened for file in store.files))
     if not files:
@@ -150,17 +142,32 @@ def check_readable(stores: Iterable[Pixels]) -> None:
             return False
         return True
 
-    with ThreadPoolExecutor(max(store.workers for store in opened)) as pool:
+    workers = max(store.workers for store in opened)
+    _refuse_unreadable(files, read_each(readable, files, workers, "checking"))
+
+
+def read_each(
+    work: Callable[[Path], Result], files: Sequence[Path], workers: int, title: str
+) -> list[Result]:
+    """Do the work for each file, in threads, below a progress bar.
+
+    >>> read_each(lambda file: file.suffix, [Path("1.jpg"), Path("2.png")], 2, "looking")
+    ['.jpg', '.png']
+    """
+    from PIL import Image
+
+    Image.init()  # before there are threads
+    with ThreadPoolExecutor(workers) as pool:
         bar = tqdm(
-            pool.map(readable, files),
-            desc="checking",
+            pool.map(work, files),
+            desc=title,
             total=len(files),
             unit=" files",
             file=sys.stderr,
             dynamic_ncols=True,
             disable=None,
         )
-        _refuse_unreadable(files, list(bar))
+        return list(bar)
 
 
 def _whole(pixels: Pixels) -> Pixels:
@@ -198,48 +205,6 @@ def first_three(names: Sequence[object]) -> str:
     return ", ".join(str(name) for name in names[:3]) + more
 
 
-def decode(file: Path, size: int, box: Box | None = None) -> UInt8[np.ndarray, "size size 3"]:
-    """Read an image file, or a box of it, upright, in RGB, squashed to a square; transparency becomes white.
-
-    >>> import tempfile
-    >>> from PIL import Image
-    >>> with tempfile.TemporaryDirectory() as photos:
-    ...     Image.new("RGB", (60, 40)).save(Path(photos, "1.jpg"))
-    ...     decode(Path(photos, "1.jpg"), 32, (10, 0, 30, 40)).shape
-    (32, 32, 3)
-    """
-    from PIL import Image
-
-    try:
-        with Image.open(file) as image:
-            orientation = exif_orientation(image)
-            whole = image.size
-            x1, y1, x2, y2 = (0.0, 0.0, 1.0, 1.0) if box is None else _stored(box, image.size, orientation)
-            enough = (int(3 * size / (x2 - x1)), int(3 * size / (y2 - y1)))
-            image.draft("RGB", enough)  # large JPEGs are decoded at an eighth, quarter or half
-            width, height = image.size
-            left, top, right, bottom = x1 * width, y1 * height, x2 * width, y2 * height
-            x, y = int(left), int(top)
-            part = _rgb(image).crop((x, y, ceil(right), ceil(bottom)))  # the filter would look beyond the box
-            shown = part.resize(
-                _shown((x2 - x1) * whole[0] / ((y2 - y1) * whole[1]), size),
-                Image.Resampling.BILINEAR,
-                box=(left - x, top - y, right - x, bottom - y),
-                reducing_gap=3.0,
-            )
-            small = shown.resize((size, size), Image.Resampling.LANCZOS)
-    except Exception as error:  # each format raises errors of its own
-        raise ValueError(f"{file} cannot be decoded ({error}); remove it or save it again") from error
-    return _upright(np.asarray(small), orientation)
-
-
-def _shown(aspect: float, size: int) -> tuple[int, int]:
-    """Width and height that a file is resized to before it is squashed, as ``views`` says."""
-    width, height = true_size(torch.tensor([aspect], dtype=torch.float64), shown_side(size))
-    longest = LONGEST * size
-    return min(int(width), longest), min(int(height), longest)
-
-
 def _check_boxes(files: Sequence[Path], sizes: Float[Tensor, "n 2"], boxes: Float[Tensor, "n 4"]) -> None:
     low, high = boxes[:, :2], boxes[:, 2:]
     good = ((low >= 0) & (low < high) & (high <= sizes)).all(1)
@@ -254,48 +219,3 @@ def _check_boxes(files: Sequence[Path], sizes: Float[Tensor, "n 2"], boxes: Floa
             "every box x1, y1, x2, y2 must lie in its image and not be empty, "
             f"got {len(bad)} of {len(files)} that do not: {first_three(named)}; correct them"
         )
-
-
-def exif_orientation(image: "Image.Image") -> int:
-    """How the stored pixels are turned, 1 to 8; 1 is upright.
-
-    >>> from PIL import Image
-    >>> exif_orientation(Image.new("RGB", (60, 40)))
-    1
-    """
-    if image.format == "PNG" and "exif" not in image.info:
-        return 1  # asking for it would decode the whole image
-    value = image.getexif().get(ORIENTATION, 1)
-    return value if value in range(1, 9) else 1
-
-
-def _upright(image: UInt8[np.ndarray, "size size 3"], orientation: int) -> UInt8[np.ndarray, "size size 3"]:
-    if orientation >= 5:
-        image = image.swapaxes(0, 1)
-    if orientation in (2, 3, 6, 7):
-        image = image[:, ::-1]
-    if orientation in (3, 4, 7, 8):
-        image = image[::-1]
-    return image
-
-
-def _stored(box: Box, size: tuple[int, int], orientation: int) -> Box:
-    """Where a box of the upright image lies among the stored pixels, from 0 to 1: the inverse of _upright."""
-    width, height = size[::-1] if orientation >= 5 else size
-    x1, y1, x2, y2 = box[0] / width, box[1] / height, box[2] / width, box[3] / height
-    if orientation in (3, 4, 7, 8):
-        y1, y2 = 1 - y2, 1 - y1
-    if orientation in (2, 3, 6, 7):
-        x1, x2 = 1 - x2, 1 - x1
-    return (y1, x1, y2, x2) if orientation >= 5 else (x1, y1, x2, y2)
-
-
-def _rgb(image: "Image.Image") -> "Image.Image":
-    from PIL import Image
-
-    if image.mode.startswith("I"):  # 16 bits, which convert() would cut off at 255
-        image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))
-    if "A" in image.getbands() or "transparency" in image.info:
-        image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    return image.convert("RGB")

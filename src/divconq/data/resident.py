@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int64, UInt8
@@ -60,18 +61,12 @@ def resident(sets: Sequence[ImageSet], device: torch.device, *, share: float = S
             moved.append(images)
         elif needed <= on_device:
             on_device -= needed
-            held = _copy(
-                pixels,
-                torch.empty(len(images), pixels.size, pixels.size, 3, dtype=torch.uint8, device=device),
-            )
-            moved.append(replace(images, pixels=InMemory(held, pixels.aspect)))
+            moved.append(replace(images, pixels=InMemory(_copy(pixels, device=device), pixels.aspect)))
         elif 2 ** needed.bit_length() <= pinned:  # pinned memory comes in powers of two
             pinned -= 2 ** needed.bit_length()
-            held = _copy(
-                pixels,
-                torch.empty(len(images), pixels.size, pixels.size, 3, dtype=torch.uint8, pin_memory=True),
+            moved.append(
+                replace(images, pixels=Pinned(_copy(pixels, pin_memory=True), pixels.aspect, device))
             )
-            moved.append(replace(images, pixels=Pinned(held, pixels.aspect, device)))
         else:
             moved.append(images)
     return moved
@@ -83,10 +78,11 @@ def _is_decoded(pixels: Pixels) -> bool:
     )
 
 
-def _copy(pixels: Pixels, to: UInt8[Tensor, "n size size 3"]) -> UInt8[Tensor, "n size size 3"]:
-    for rows in torch.arange(len(to)).split(ROWS):
-        to[rows[0] : rows[-1] + 1] = pixels.load(rows)
-    return to
+def _copy(pixels: Pixels, **where: Any) -> UInt8[Tensor, "n size size 3"]:  # noqa: ANN401
+    copy = torch.empty(len(pixels.aspect), pixels.size, pixels.size, 3, dtype=torch.uint8, **where)
+    for rows in torch.arange(len(copy)).split(ROWS):
+        copy[rows[0] : rows[-1] + 1] = pixels.load(rows)
+    return copy
 
 
 def _free_memory() -> int:

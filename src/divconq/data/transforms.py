@@ -18,7 +18,7 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from divconq.data.augmentation import BLURS, RATIOS, Draws
-from divconq.data.views import KINDS, true_size
+from divconq.data.views import KINDS, check_crop, true_size
 
 LUMA = (0.2989, 0.587, 0.114)
 AT_ONCE = 16  # images that a CPU changes at once: few enough for its caches
@@ -39,7 +39,7 @@ def augment(
     >>> augment(torch.zeros(2, 8, 8, 3, dtype=torch.uint8), torch.ones(2), draws, 6, 8).shape
     torch.Size([2, 3, 6, 6])
     """
-    _check(size, resize)
+    check_crop(size, resize)
     if images.device.type == "cpu" and len(images) > AT_ONCE:
         parts = [slice(first, first + AT_ONCE) for first in range(0, len(images), AT_ONCE)]
         return torch.cat([_augment(images[i], aspect[i], draws.part(i), size, resize) for i in parts])
@@ -66,13 +66,6 @@ def _augment(
     if draws.grey is not None:
         x = torch.where(draws.grey[:, None, None, None], _grey(x), x)
     return x.clamp(0, 1).permute(0, 3, 1, 2)
-
-
-def _check(size: int, resize: int) -> None:
-    if resize < size:
-        raise ValueError(
-            f"resize must be at least the size of the crop, {size}, got {resize}; use {size} or more"
-        )
 
 
 def _box(

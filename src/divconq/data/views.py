@@ -36,6 +36,17 @@ def shown_side(side: int) -> int:
     return side - side // 5
 
 
+def check_crop(size: int, resize: int) -> None:
+    """Refuse a crop larger than the image.
+
+    >>> check_crop(224, 256)
+    """
+    if resize < size:
+        raise ValueError(
+            f"resize must be at least the size of the crop, {size}, got {resize}; use {size} or more"
+        )
+
+
 def true_size(aspect: Float[Tensor, " b"], resize: int) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
     """Width and height in whole pixels when the short side is ``resize``.
 
@@ -88,10 +99,7 @@ class Views:
     def __init__(
         self, aspect: Float[Tensor, " n"], *, size: int, resize: int, side: int, device: torch.device
     ) -> None:
-        if resize < size:
-            raise ValueError(
-                f"resize must be at least the size of the crop, {size}, got {resize}; use {size} or more"
-            )
+        check_crop(size, resize)
         lengths = torch.stack(true_size(aspect.cpu(), resize), dim=1).long()
         present, which = lengths.unique(return_inverse=True)
         self.matrices = _matrices(tuple(present.tolist()), size, side, device)

@@ -59,7 +59,7 @@ def settings(config: Config) -> dict[str, Any]:
 def portable(values: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as JSON has them, the same on every machine.
 
-    >>> portable({"data": "/home/me/photos", "ks": (1, 2)})
+    >>> portable({"data": "some/where/photos", "ks": (1, 2)})
     {'data': 'photos', 'ks': [1, 2]}
     """
     plain = {name: _content(value) if isinstance(value, Path) else value for name, value in values.items()}
