@@ -168,7 +168,12 @@ def test_a_run_stopped_in_its_first_epoch_starts_anew(complete, table, tmp_path)
     assert (folder / "model.safetensors").is_file(), "keep_runs keeps the model"
     (tmp_path / "finished" / f"{name}.json").unlink()
     reproduce(table, tmp_path, rows=["plain"], seeds=[0], say=lambda line: None, device="cpu")
-    first, again = read_results(complete[0] / "finished")[0], read_results(tmp_path / "finished")[0]
+    (again,) = read_results(tmp_path / "finished")
+    (first,) = (
+        result
+        for result in read_results(complete[0] / "finished")
+        if (result.row, result.seed) == (again.row, again.seed)
+    )
     assert scores(first) == scores(again), (
         "a run that only lacked its result is not trained again, nor changed"
     )
