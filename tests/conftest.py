@@ -5,6 +5,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # small work: threads that wait f
 import dataclasses
 from pathlib import Path
 
+import jaxtyping
 import numpy as np
 import pytest
 from PIL import Image
@@ -30,6 +31,13 @@ def write_photos(folder: Path, classes: int = 16, images: int = 6, size: int = 2
 @pytest.fixture(autouse=True, scope="session")
 def cache_of_the_tests(tmp_path_factory):
     os.environ["DIVCONQ_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_between_a_function_and_the_compiler(request, monkeypatch):
+    """Types are not checked in tests that need a GPU: what checks them cannot be compiled."""
+    if request.node.get_closest_marker("gpu"):
+        monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.fixture(scope="session")

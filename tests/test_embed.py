@@ -4,7 +4,7 @@ import torch.nn.functional as F
 
 from divconq.data.protocol import ImageSet, InMemory, subset
 from divconq.data.views import test_view as view
-from divconq.embed import embed, fast_embedding, see_and_embed
+from divconq.embed import embed, fast_features, see_features
 from divconq.model import Embedder, SmallNet
 
 SIZES = {"size": 16, "resize": 20}
@@ -48,7 +48,7 @@ def test_the_model_is_left_in_its_mode(model, training):
 @pytest.mark.parametrize("n", [1, 5, 8, 13, 16])
 @pytest.mark.parametrize("layer", ["embedding", "features"])
 def test_a_fast_form_gets_batches_of_one_length(model, n, layer):
-    forward, lengths = see_and_embed(model, layer), []
+    forward, lengths = see_features(model), []
 
     def fast(pixels, across, down):
         assert len(pixels) == len(across) == len(down)
@@ -63,7 +63,7 @@ def test_a_fast_form_gets_batches_of_one_length(model, n, layer):
 
 
 def test_a_fast_form_may_return_the_same_memory_again(model):
-    forward, held = see_and_embed(model), torch.zeros(4, 8)
+    forward, held = see_features(model), torch.zeros(4, 160)
     images = images_of(12)
     x = embed(model, images, batch=4, fast=lambda *batch: held.copy_(forward(*batch)), **SIZES)
     assert torch.allclose(x, embed(model, images, batch=4, **SIZES), atol=1e-5)
@@ -75,7 +75,7 @@ def test_a_fast_form_may_return_the_same_memory_again(model):
 def test_captured_it_gives_the_same_and_follows_the_weights(model, layer, bf16):
     torch.compiler.reset()
     model, images = model.cuda(), images_of(50)
-    fast = fast_embedding(model, layer)
+    fast = fast_features(model)
     for _ in range(3):
         got, expected = (
             embed(model, images, layer=layer, batch=8, bf16=bf16, fast=form, **SIZES) for form in (fast, None)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from divconq import job
-from divconq.embed import see_and_embed
+from divconq.embed import see_features
 from divconq.folding import fold_batchnorm_, unfold_batchnorm_
 from divconq.model import Embedder
 
@@ -251,11 +251,11 @@ def test_training_takes_the_same_steps():
 
 @pytest.mark.parametrize("freeze", [True, False])
 def test_a_run_folds_batchnorm_only_while_it_is_frozen(tiny, freeze, monkeypatch):
-    monkeypatch.setattr(job, "fast_embedding", see_and_embed)  # that needs a GPU
+    monkeypatch.setattr(job, "fast_features", see_features)  # that needs a GPU
     config = dataclasses.replace(tiny, freeze_batchnorm=freeze)
     backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     model = Embedder(backbone, 4, 8, freeze_batchnorm=freeze).train()
-    assert {*job._fast(model, config)} == {"embedding", "features"}
+    assert callable(job._fast(model, config))
     assert is_folded(model) is freeze
     assert model.training
     assert model.backbone[1].training is not freeze

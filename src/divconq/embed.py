@@ -1,7 +1,7 @@
 """The one pass that embeds every image, in dataset order."""
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -19,19 +19,18 @@ Layer: TypeAlias = Literal["embedding", "features"]
 Forward: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def see_and_embed(model: Embedder, layer: Layer = "embedding") -> Forward:
-    """What is done to a batch of images and the matrices they are seen through: the model up to ``layer``."""
+def see_features(model: Embedder) -> Forward:
+    """What is done to a batch of images and the matrices they are seen through, up to the model's head."""
 
     def forward(pixels: Tensor, across: Tensor, down: Tensor) -> Tensor:
-        x = see(pixels, across, down)
-        return model.features(x) if layer == "features" else cast(Tensor, model(x))
+        return model.features(see(pixels, across, down))
 
     return forward
 
 
-def fast_embedding(model: Embedder, layer: Layer = "embedding") -> Forward:
+def fast_features(model: Embedder) -> Forward:
     """The same for a GPU, compiled and captured when it is first used; as it is, if that does not work."""
-    plain = see_and_embed(model, layer)
+    plain = see_features(model)
     compiled = torch.compile(plain, dynamic=False)
     captured = Captured(lambda *batch: (compiled(*batch),), model.mean.device)
     return Fallback(lambda *batch: captured(*batch)[0], plain, "the embedding pass")
@@ -53,12 +52,12 @@ def embed(
 ) -> Float[Tensor, "n d"]:
     """Unit vectors normalize(f(x) * mask) of all images, on the model's device; ``mask`` None is ones.
 
-    ``layer`` = features gives what the head sees instead. ``fast`` is a faster form of what is done to batches
-    (``fast_embedding``), and gets batches of one length only. ``progress`` names a progress bar.
+    ``layer`` = features gives what the head sees instead. ``fast`` is a faster form of ``see_features``, and gets
+    batches of one length only. ``progress`` names a progress bar.
     """
     was_training, device = model.training, model.mean.device
     model.eval()
-    forward = fast or see_and_embed(model, layer)
+    forward = fast or see_features(model)
     order = torch.arange(len(images))
     if fast is not None:
         order = torch.arange(-(-len(images) // batch) * batch) % len(images)
@@ -68,6 +67,7 @@ def embed(
     with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
         for index, pixels in tqdm(reading, progress, len(batches), disable=progress is None, leave=False):
             f = forward(pixels, *views.of(index))
+            f = model.head(f) if layer == "embedding" else f
             parts.append(f.to(torch.float32, copy=True))  # what is captured is used again
     f = torch.cat(parts)[: len(images)]
     model.train(was_training)

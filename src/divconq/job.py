@@ -1,6 +1,5 @@
 """Everything a run needs, built from its config and checked before a single file is written."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,7 +15,7 @@ from divconq.data.resident import resident
 from divconq.data.sampler import plan_epoch
 from divconq.data.views import stored_side
 from divconq.device import pick_device, threads
-from divconq.embed import Forward, fast_embedding
+from divconq.embed import Forward, fast_features
 from divconq.folding import fold_batchnorm_
 from divconq.losses import make_loss
 from divconq.masks import Masks
@@ -43,12 +42,12 @@ class Job:
     loss: nn.Module
     objective: Objective
     optimizer: Optimizer
-    forward: Mapping[str, Forward]  # by layer, on a GPU
+    forward: Forward | None  # a fast form of ``see_features``, on a GPU
 
     @property
     def fast(self) -> bool:
         """Whether the step is to be compiled and captured."""
-        return bool(self.forward)
+        return self.forward is not None
 
     def embed(self, images: ImageSet, *, features: bool = False) -> Tensor:
         """All images as unit vectors of the conquered space, or as the backbone's features."""
@@ -144,7 +143,7 @@ def prepare(config: Config) -> Job:
         loss,
         objective,
         optimizer,
-        _fast(model, config) if config.compile == "auto" and device.type == "cuda" else {},
+        _fast(model, config) if config.compile == "auto" and device.type == "cuda" else None,
     )
 
 
@@ -160,14 +159,14 @@ def _resident(
     return replace(data, train=train, test=test, gallery=gallery), validation
 
 
-def _fast(model: Embedder, config: Config) -> Mapping[str, Forward]:
+def _fast(model: Embedder, config: Config) -> Forward:
     """Fold the model's frozen BatchNorm, and make what embeds images fast."""
     torch.compiler.reset()  # what earlier runs of this process compiled would count against this one
     if config.freeze_batchnorm:
         side = config.image_size
         example = torch.linspace(0, 1, 3 * side * side).view(1, 3, side, side)
         fold_batchnorm_(model, example.to(model.mean.device))
-    return {"embedding": fast_embedding(model), "features": fast_embedding(model, "features")}
+    return fast_features(model)
 
 
 def open_data(config: Config) -> tuple[Dataset, ImageSet | None]:

@@ -50,7 +50,13 @@ def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
         {**saved, **{name: own[name] for name in ("fused", "capturable") if name in own}}
         for saved, own in zip(state["param_groups"], optimizer.param_groups, strict=True)
     ]
-    optimizer.load_state_dict({**state, "param_groups": groups})
+    moments = {
+        number: {
+            name: moment.cpu() if isinstance(moment, torch.Tensor) else moment for name, moment in of.items()
+        }
+        for number, of in state["state"].items()
+    }  # from there each goes where its parameter is; a count of steps would stay on the device it was saved from
+    optimizer.load_state_dict({"state": moments, "param_groups": groups})
 
 
 def reset_moments(optimizer: Optimizer, masks: nn.Module) -> None:

@@ -1,6 +1,5 @@
 """Searching images with a model: whether it can be done, and how well it goes."""
 
-from collections.abc import Mapping
 from typing import Literal
 
 from torch import Tensor
@@ -46,7 +45,7 @@ def embed_images(
     mask: Tensor | None = None,
     *,
     features: bool = False,
-    fast: Mapping[str, Forward] = {},
+    fast: Forward | None = None,
     progress: str | None = None,
 ) -> Tensor:
     """Unit vectors of all images, seen the way ``config`` shows test images."""
@@ -59,7 +58,7 @@ def embed_images(
         resize=config.resize,
         layer=layer,
         bf16=uses_bf16(config.precision, model.mean.device),
-        fast=fast.get(layer),
+        fast=fast,
         progress=progress,
     )
 
@@ -72,7 +71,7 @@ def search_scores(
     gallery: ImageSet | None = None,
     *,
     gallery_draws: int = 0,
-    fast: Mapping[str, Forward] = {},
+    fast: Forward | None = None,
     progress: str | None = None,
 ) -> dict[str, float]:
     """Scores of a model that searches the gallery with the test images, or the test images with each other.
