@@ -6,10 +6,9 @@ blurred, much larger aliases in ``augment``). Results are in [0, 1], in float32,
 eight times finer than the pixels are; the model normalises them.
 
 Random numbers are drawn on the CPU, so that they are the same on every device; ``augment`` then has no loop
-over images, no data-dependent shape and no wait for the device. Channels come last in between, as in the store
-and as networks like them best. The geometric changes are one affine map and one bilinear interpolation, reflected
-at the border of the image. Where a crop needs no interpolation (S equal to ``resize``, aspect 1, no rotation or
-shift) its pixels are copied exactly.
+over images, no data-dependent shape and no wait for the device. The geometric changes are one affine map and one
+bilinear interpolation, reflected at the border of the image. Where a crop needs no interpolation (S equal to
+``resize``, aspect 1, no rotation or shift) its pixels are copied exactly.
 """
 
 import torch
@@ -65,7 +64,7 @@ def _augment(
         x = _turn_hue(x, draws.hue)
     if draws.grey is not None:
         x = torch.where(draws.grey[:, None, None, None], _grey(x), x)
-    return x.clamp(0, 1).permute(0, 3, 1, 2)
+    return x.clamp(0, 1)
 
 
 def _box(
@@ -97,7 +96,7 @@ def _crop(
     size: int,
     resize: int,
     margin: int,
-) -> Float[Tensor, "b h w 3"]:
+) -> Float[Tensor, "b 3 h w"]:
     """Interpolate at the points that the output's pixels come from, and those of a margin around it.
 
     A pixel at (u, v) from the centre of the output is moved back by the shift, turned back by the angle,
@@ -125,7 +124,7 @@ def _crop(
 
 def _sample(
     images: UInt8[Tensor, "b side side 3"], points: Float[Tensor, "b h w 2"], *, exact: bool
-) -> Float[Tensor, "b h w 3"]:
+) -> Float[Tensor, "b 3 h w"]:
     """Interpolate at points given in pixels from the upper left corner.
 
     To be ``exact`` the images are padded to a power of two, where the map from pixels to [-1, 1] has no rounding.
@@ -135,42 +134,45 @@ def _sample(
     x = images.float().permute(0, 3, 1, 2)
     if padded > side:
         x = F.pad(x, (0, padded - side, 0, padded - side))
-    return F.grid_sample(x, points * 2 / padded - 1, align_corners=False).permute(0, 2, 3, 1) / 255
+    return F.grid_sample(x, points * 2 / padded - 1, align_corners=False) / 255
 
 
 def _gather(
     images: UInt8[Tensor, "b side side 3"], points: Float[Tensor, "b h w 2"]
-) -> Float[Tensor, "b h w 3"]:
-    """Interpolate as ``_sample`` does, in a way that compiles to less work on a GPU, where it is in float16."""
+) -> Float[Tensor, "b 3 h w"]:
+    """Interpolate as ``_sample`` does, in a way that compiles to less work on a GPU, where it is in float16.
+
+    Each channel is gathered by itself, so that the points are worked out once for the three.
+    """
     count, side = images.shape[:2]
     low = (points - 0.5).floor()
     (right, down), (x, y) = (points - 0.5 - low).unbind(3), low.int().unbind(3)
-    pixels = images.reshape(-1, 3)
+    values = images.flatten()
     image = torch.arange(0, count * side, side, device=images.device, dtype=torch.int32)[:, None, None]
 
-    def between(row: Tensor) -> Tensor:
+    def between(row: Tensor, channel: int) -> Tensor:
         start = (image + row) * side
-        left = pixels[start + x].float()
-        return torch.lerp(left, pixels[start + (x + 1).clamp(max=side - 1)].float(), right[..., None])
+        left, other = (values[(start + at) * 3 + channel] for at in (x, (x + 1).clamp(max=side - 1)))
+        return torch.lerp(left.float(), other.float(), right)
 
-    mixed = torch.lerp(between(y), between((y + 1).clamp(max=side - 1)), down[..., None])
-    return (mixed / 255).to(KINDS.get(images.device.type, torch.float32))
+    below = (y + 1).clamp(max=side - 1)
+    mixed = [torch.lerp(between(y, channel), between(below, channel), down) for channel in range(3)]
+    kind = KINDS.get(images.device.type, torch.float32)
+    return torch.stack([(channel / 255).to(kind) for channel in mixed], dim=1)
 
 
-def _box_blur(x: Float[Tensor, "b tall wide c"], box: Int64[Tensor, " b"]) -> Float[Tensor, "b h w c"]:
+def _box_blur(x: Float[Tensor, "b c tall wide"], box: Int64[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
     """Average a box of side ``box`` around each pixel that is ``REACH`` away from the border."""
-    if (
-        x.device.type == "cpu"
-    ):  # those that are not blurred are left out; a GPU would have to wait to know them
-        which = (box > 1).nonzero().flatten()
-        blurred = x[:, REACH:-REACH, REACH:-REACH].clone()
-        blurred[which] = _blurred(x[which], box[which])
-        return blurred
-    return _blurred(x, box)
+    if x.device.type != "cpu":
+        return _blurred(x, box)
+    which = (box > 1).nonzero().flatten()  # a GPU would have to wait to know them
+    blurred = x[:, :, REACH:-REACH, REACH:-REACH].clone()
+    blurred[which] = _blurred(x[which], box[which])
+    return blurred
 
 
-def _blurred(x: Float[Tensor, "b tall wide c"], box: Int64[Tensor, " b"]) -> Float[Tensor, "b h w c"]:
-    for dim in (2, 1):
+def _blurred(x: Float[Tensor, "b c tall wide"], box: Int64[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
+    for dim in (3, 2):
         length = x.shape[dim] - 2 * REACH
         total = blurred = x.narrow(dim, REACH, length)
         for r in range(1, REACH + 1):
@@ -180,17 +182,17 @@ def _blurred(x: Float[Tensor, "b tall wide c"], box: Int64[Tensor, " b"]) -> Flo
     return x
 
 
-def _cut(x: Float[Tensor, "b h w c"], holes: Float[Tensor, "b holes 4"]) -> Float[Tensor, "b h w c"]:
+def _cut(x: Float[Tensor, "b c h w"], holes: Float[Tensor, "b holes 4"]) -> Float[Tensor, "b c h w"]:
     """Black rectangles, given as shares of the side."""
-    share = (torch.arange(x.shape[2], device=x.device) + 0.5) / x.shape[2]
+    share = (torch.arange(x.shape[3], device=x.device) + 0.5) / x.shape[3]
     left, top, right, bottom = (edge[:, :, None] for edge in holes.unbind(dim=2))
     across, down = (left <= share) & (share < right), (top <= share) & (share < bottom)
-    inside = (down[:, :, :, None] & across[:, :, None, :]).any(dim=1)
-    return x.masked_fill(inside[..., None], 0.0)
+    inside = (down[:, :, :, None] & across[:, :, None, :]).any(dim=1, keepdim=True)
+    return x.masked_fill(inside, 0.0)
 
 
-def _grey(x: Float[Tensor, "b h w 3"]) -> Float[Tensor, "b h w 1"]:
-    r, g, b = x.split(1, dim=3)
+def _grey(x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 1 h w"]:
+    r, g, b = x.split(1, dim=1)
     luma: Tensor = LUMA[0] * r + LUMA[1] * g + LUMA[2] * b
     return luma
 
@@ -200,14 +202,14 @@ def _blend(x: Tensor, other: Tensor, factor: Float[Tensor, " b"]) -> Tensor:
     return torch.lerp(other, x, factor[:, None, None, None].to(x.dtype)).clamp(0, 1)
 
 
-def _turn_hue(x: Float[Tensor, "b h w 3"], turn: Float[Tensor, " b"]) -> Float[Tensor, "b h w 3"]:
+def _turn_hue(x: Float[Tensor, "b 3 h w"], turn: Float[Tensor, " b"]) -> Float[Tensor, "b 3 h w"]:
     """Add to the hue of each pixel (in sixths of the circle), keeping its largest and smallest channel."""
-    r, g, b = x.unbind(dim=3)
-    value, chroma = x.amax(dim=3), x.amax(dim=3) - x.amin(dim=3)
+    r, g, b = x.unbind(dim=1)
+    value, chroma = x.amax(dim=1), x.amax(dim=1) - x.amin(dim=1)
     safe = torch.where(chroma > 0, chroma, 1.0)
     hue = torch.where(
         value == r, (g - b) / safe, torch.where(value == g, 2 + (b - r) / safe, 4 + (r - g) / safe)
     )
     hue = hue + 6 * turn[:, None, None]
-    steps = torch.stack([(hue + start).remainder(6) for start in (5, 3, 1)], dim=3)
-    return value[..., None] - chroma[..., None] * torch.minimum(steps, 4 - steps).clamp(0, 1).to(x.dtype)
+    steps = torch.stack([(hue + start).remainder(6) for start in (5, 3, 1)], dim=1)
+    return value[:, None] - chroma[:, None] * torch.minimum(steps, 4 - steps).clamp(0, 1).to(x.dtype)
