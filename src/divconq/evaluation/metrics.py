@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from divconq.division.kmeans import kmeans
-from divconq.evaluation.neighbours import nearest
+from divconq.evaluation.neighbours import BUDGET, nearest
 
 
 def retrieval_scores(
@@ -19,7 +19,7 @@ def retrieval_scores(
     *,
     query_cameras: Int64[Tensor, " q"] | None = None,
     gallery_cameras: Int64[Tensor, " g"] | None = None,
-    budget: int | None = None,
+    budget: int = BUDGET,
 ) -> dict[str, float]:
     """Scores, from 0 to 1, of ranking the gallery (without one: the other queries) by distance to each query.
 
@@ -37,14 +37,14 @@ def retrieval_scores(
     if gallery is None or gallery_labels is None:
         gallery, gallery_labels, gallery_cameras = query, query_labels, query_cameras
     query_labels, gallery_labels = query_labels.to(query.device), gallery_labels.to(query.device)
-    exclude, marks = None, None  # a query may not find images of its own mark
+    exclude, marks = None, None  # a query may not find itself, or images of its own mark
     if query_cameras is not None and gallery_cameras is not None:
         exclude, marks = _pairs(query_labels, query_cameras, gallery_labels, gallery_cameras)
     elif alone:
-        exclude = marks = torch.arange(len(query), device=query.device)
+        exclude = torch.arange(len(query), device=query.device)
     positives = _occurrences(query_labels, gallery_labels)
-    if exclude is not None and marks is not None:
-        positives -= _occurrences(exclude, marks)
+    if exclude is not None:
+        positives -= 1 if marks is None else _occurrences(exclude, marks)
     counted = (positives > 0).nonzero().flatten()
     if len(counted) == 0:
         raise ValueError(
@@ -56,7 +56,8 @@ def retrieval_scores(
     for members in _of_similar_size(counted, positives[counted].clamp(min=max(ks))):
         k = max(int(positives[members].max()), *ks)
         hidden = None if exclude is None else exclude[members]
-        rankings = nearest(query[members], gallery, k, exclude=hidden, marks=marks, budget=budget)
+        queries = query if len(members) == len(query) else query[members]
+        rankings = nearest(queries, gallery, k, exclude=hidden, marks=marks, budget=budget)
         done = 0
         for ranking in rankings:
             block = members[done : done + len(ranking)]

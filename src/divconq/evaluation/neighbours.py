@@ -9,11 +9,12 @@ from torch.nn.functional import pad
 
 from divconq.division.kmeans import exact_products
 
-BUDGET = 512 << 20  # bytes; twice as many on a GPU
+BUDGET = 1 << 30  # bytes
 BYTES_PER_KEY = 48  # a key of 8 bytes, its score, and room to merge and sort it
-# Every product of queries and gallery has this shape, on a GPU 2 x 4 times it, so that rounding is always the same.
-ROWS, COLUMNS = 512, 2048
+# Every product of queries and gallery has this shape, four times as wide on a GPU, so that rounding is always the same.
+ROWS, COLUMNS = 1024, 2048
 LOW = 0xFFFFFFFF  # the lower half of a key
+GROUP = 8  # columns that are first compared by their maximum
 HIDDEN = torch.iinfo(torch.int64).min  # below every key
 
 
@@ -24,7 +25,7 @@ def nearest(
     *,
     exclude: Int64[Tensor, " q"] | None = None,
     marks: Int64[Tensor, " g"] | None = None,
-    budget: int | None = None,
+    budget: int = BUDGET,
 ) -> Iterator[Int64[Tensor, "b k"]]:
     """Gallery indices of the ``k`` nearest by Euclidean distance, block after block of queries.
 
@@ -44,35 +45,33 @@ def nearest(
     findable = len(gallery) - (exclude is not None and marks is None)
     if not 1 <= k <= findable:
         raise ValueError(f"k must lie between 1 and the {findable} gallery images a query can find, got {k}")
-    if budget is None:
-        budget = 2 * BUDGET if query.is_cuda else BUDGET
     rows, columns = plan(k, len(gallery), budget, tile(query.device))
     query, gallery = query.detach().float(), gallery.detach().float()
-    if exclude is None:
-        exclude = torch.full((len(query),), -1, device=query.device)
-    if marks is None:
-        marks = torch.arange(len(gallery), device=query.device)
-    for block, hidden in zip(query.split(rows), exclude.split(rows), strict=True):
-        yield _nearest(block, gallery, k, hidden, marks, columns)
+    offset = _offsets(gallery)
+    scores = query.new_empty(min(rows, _round_up(len(query), tile(query.device)[0])), columns)
+    for start in range(0, len(query), rows):
+        block = slice(start, start + rows)
+        hidden = None if exclude is None else exclude[block]
+        yield _nearest(query[block], gallery, offset, k, hidden, marks, scores)
 
 
 def tile(device: torch.device) -> tuple[int, int]:
     """The shape of every product on a device.
 
     >>> tile(torch.device("cpu"))
-    (512, 2048)
+    (1024, 2048)
     """
-    return (2 * ROWS, 4 * COLUMNS) if device.type == "cuda" else (ROWS, COLUMNS)
+    return (ROWS, 4 * COLUMNS) if device.type == "cuda" else (ROWS, COLUMNS)
 
 
 def plan(k: int, gallery: int, budget: int, shape: tuple[int, int]) -> tuple[int, int]:
     """How many queries, and how many gallery images, to compare at once within ``budget`` bytes, in whole tiles.
 
     >>> plan(k=10, gallery=60_000, budget=256 << 20, shape=(64, 2048))
-    (320, 16384)
+    (640, 8192)
     """
     keys, (tall, wide) = budget // BYTES_PER_KEY, shape
-    columns = min(_round_up(gallery, wide), _round_up(max(k, 16384), wide))
+    columns = min(_round_up(gallery, wide), _round_up(max(k, 4 * wide), wide))
     rows = keys // (k + columns) // tall * tall
     if rows:
         return rows, columns
@@ -86,18 +85,51 @@ def plan(k: int, gallery: int, budget: int, shape: tuple[int, int]) -> tuple[int
 def _nearest(
     query: Float32[Tensor, "b d"],
     gallery: Float32[Tensor, "g d"],
+    offset: Float32[Tensor, " o"],
     k: int,
-    exclude: Int64[Tensor, " b"],
-    marks: Int64[Tensor, " g"],
-    columns: int,
+    exclude: Int64[Tensor, " b"] | None,
+    marks: Int64[Tensor, " g"] | None,
+    space: Float32[Tensor, "r c"],
 ) -> Int64[Tensor, "b k"]:
     best = torch.empty(len(query), 0, dtype=torch.int64, device=query.device)
+    columns = space.shape[1]
     for start in range(0, len(gallery), columns):
-        scores = _scores(query, gallery[start : start + columns])
-        scores.masked_fill_(marks[start : start + columns] == exclude[:, None], -torch.inf)
-        best = torch.cat([best, _best_keys(scores, start, k)], 1)
+        part = slice(start, start + columns)
+        scores = _scores(query, gallery[part], offset[part], space)
+        if exclude is not None and marks is None:
+            _hide(scores, exclude - start)
+        elif exclude is not None and marks is not None:
+            scores[:, : len(marks[part])].masked_fill_(marks[part] == exclude[:, None], -torch.inf)
+        best = torch.cat([best, _better_keys(scores, start, k, best)], 1)
         best = best.topk(min(k, best.shape[1])).values
     return (LOW - (best & LOW)).masked_fill_(best == HIDDEN, -1)
+
+
+def _hide(scores: Float32[Tensor, "b g"], column: Int64[Tensor, " b"]) -> None:
+    """Set one score of each row to minus infinity, of those rows whose column is among these."""
+    inside = ((column >= 0) & (column < scores.shape[1]))[:, None]
+    place = column.clamp(0, scores.shape[1] - 1)[:, None]
+    scores.scatter_(1, place, scores.gather(1, place).masked_fill_(inside, -torch.inf))
+
+
+def _better_keys(
+    scores: Float32[Tensor, "b g"], start: int, k: int, best: Int64[Tensor, "b m"]
+) -> Int64[Tensor, "b n"]:
+    """Keys of the scores that may be among the ``k`` best, given the best of the columns before ``start``.
+
+    On a CPU those above the last of the best so far, if they are few; ``HIDDEN`` fills up the rows. Equals of the
+    last come after it. (A GPU would have to wait for their number.)
+    """
+    if scores.device.type != "cpu" or best.shape[1] < k:
+        return _best_keys(scores, start, k)
+    row, column = (scores > _score(best[:, -1:])).nonzero(as_tuple=True)
+    if len(row) > scores.numel() // 8:
+        return _best_keys(scores, start, k)
+    count = row.bincount(minlength=len(scores))
+    place = torch.arange(len(row)) - (count.cumsum(0) - count)[row]
+    keys = torch.full((len(scores), int(count.max())), HIDDEN)
+    keys[row, place] = _keys(scores[row, column], start + column)
+    return keys
 
 
 def _best_keys(scores: Float32[Tensor, "b g"], start: int, k: int) -> Int64[Tensor, "b m"]:
@@ -106,7 +138,7 @@ def _best_keys(scores: Float32[Tensor, "b g"], start: int, k: int) -> Int64[Tens
     Scores alone decide which they are, but for the rows where others are as good as the last one chosen.
     """
     k = min(k, scores.shape[1])
-    values, place = scores.topk(min(k + 1, scores.shape[1]))
+    values, place = _top(scores, min(k + 1, scores.shape[1]))
     keys = _keys(values[:, :k], start + place[:, :k])
     tied = (values[:, k - 1] == values[:, -1]) & (values[:, -1] > -torch.inf)
     rows = tied.nonzero().flatten()
@@ -116,29 +148,56 @@ def _best_keys(scores: Float32[Tensor, "b g"], start: int, k: int) -> Int64[Tens
     return keys
 
 
-def _scores(query: Float32[Tensor, "b d"], gallery: Float32[Tensor, "g d"]) -> Float32[Tensor, "b g"]:
+def _top(scores: Float32[Tensor, "b g"], k: int) -> tuple[Float32[Tensor, "b k"], Int64[Tensor, "b k"]]:
+    """``scores.topk(k)``, found among the groups of columns whose maxima are the ``k`` best.
+
+    What is not in them is no better than k others that are.
+    """
+    width, left = divmod(scores.shape[1], GROUP)
+    if left or width < 2 * k or scores.device.type != "cpu":
+        values, place = scores.topk(k)
+        return values, place
+    group = _top(scores.unflatten(1, (GROUP, width)).amax(1), k)[1]
+    place = (group[:, None] + torch.arange(0, scores.shape[1], width)[:, None]).flatten(1)
+    values, best = scores.gather(1, place).topk(k)
+    return values, place.gather(1, best)
+
+
+def _offsets(gallery: Float32[Tensor, "g d"]) -> Float32[Tensor, " o"]:
+    """-|y|²/2 of the gallery, filled up to whole tiles with minus infinity."""
+    wide = tile(gallery.device)[1]
+    squares = [_tile(gallery, column, wide).square().sum(1) for column in range(0, len(gallery), wide)]
+    offset = torch.cat(squares) / -2
+    offset[len(gallery) :] = -torch.inf
+    return offset
+
+
+def _scores(
+    query: Float32[Tensor, "b d"],
+    gallery: Float32[Tensor, "g d"],
+    offset: Float32[Tensor, " o"],
+    space: Float32[Tensor, "r c"],
+) -> Float32[Tensor, "b o"]:
     """x·y - |y|²/2, from products of one fixed shape.
 
     The rounding of a product depends on its shape: equal images must not differ by the block they are in.
     """
     rows, columns = tile(query.device)
-    scores = query.new_empty(_round_up(len(query), rows), _round_up(len(gallery), columns))
     with exact_products(query.device.type):
-        for column in range(0, scores.shape[1], columns):
+        for column in range(0, len(offset), columns):
             y = _tile(gallery, column, columns)
-            offset = y.square().sum(1) / -2
-            for row in range(0, scores.shape[0], rows):
-                out = scores[row : row + rows, column : column + columns]
-                torch.addmm(offset, _tile(query, row, rows), y.T, out=out)
-    return scores[: len(query), : len(gallery)]
+            for row in range(0, len(query), rows):
+                out = space[row : row + rows, column : column + columns]
+                torch.addmm(offset[column : column + columns], _tile(query, row, rows), y.T, out=out)
+    return space[: len(query), : len(offset)]
 
 
 def _tile(x: Float32[Tensor, "n d"], start: int, size: int) -> Float32[Tensor, "size d"]:
     tile = x[start : start + size]
-    return pad(tile, (0, 0, 0, size - len(tile)))
+    return tile if len(tile) == size else pad(tile, (0, 0, 0, size - len(tile)))
 
 
-def _keys(scores: Float32[Tensor, "b g"], index: Int64[Tensor, "*b g"]) -> Int64[Tensor, "b g"]:
+def _keys(scores: Float32[Tensor, "*b g"], index: Int64[Tensor, "..."]) -> Int64[Tensor, "*b g"]:
     """One integer for each score and index: the higher score is larger, of equals the lower index.
 
     A score of minus infinity is ``HIDDEN``.
@@ -151,6 +210,13 @@ def _keys(scores: Float32[Tensor, "b g"], index: Int64[Tensor, "*b g"]) -> Int64
     keys <<= 32
     keys |= LOW - index
     return keys.masked_fill_(scores == -torch.inf, HIDDEN)
+
+
+def _score(keys: Int64[Tensor, "*b"]) -> Float32[Tensor, "*b"]:
+    """The score in a key."""
+    bits = (keys >> 32).int()
+    bits ^= (bits >> 31) & 0x7FFFFFFF
+    return bits.view(torch.float32).masked_fill(keys == HIDDEN, -torch.inf)
 
 
 def _round_up(n: int, step: int) -> int:
