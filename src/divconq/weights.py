@@ -24,9 +24,10 @@ def load_backbone(network: nn.Module, path: Path) -> dict[str, str]:
     if missing or foreign or shapes:
         counts = f"{len(missing)} missing, {len(foreign)} unknown, {len(shapes)} of another shape"
         example = (missing or foreign or shapes)[0]
+        made_for = repr(metadata["architecture"]) if "architecture" in metadata else "another architecture"
         raise ValueError(
             f"{path} does not fit the backbone ({counts}, for example {example!r}); "
-            f"it was made for {metadata.get('architecture', 'another architecture')!r}: set --backbone to match"
+            f"it was made for {made_for}: set --backbone to match"
         )
     network.load_state_dict(state, strict=False)
     return metadata
@@ -43,5 +44,6 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise ValueError(
-            f"{path} is not a whole safetensors file ({error}); copy or make it again"
+            f"{path} is not a whole safetensors file ({error}); copy it again, or convert weights of another kind "
+            "with safetensors.torch.save_file"
         ) from error

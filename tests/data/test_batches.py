@@ -65,6 +65,28 @@ def test_batches_are_those_of_a_plain_loop(name, as_map):
         assert int(cluster) == number
 
 
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+@pytest.mark.parametrize("crop", ["random", "random_resized"])
+def test_batches_from_a_step_on_are_the_last_of_all_and_no_other_is_read(name, crop):
+    read = []
+
+    class Store(InMemory):
+        def load(self, index):
+            read.append(index.tolist())
+            return super().load(index)
+
+    images, plan, changes = images_of(as_map=False), plan_of(), augmentation(name, crop)
+    images = replace(images, pixels=Store(images.pixels.images, images.pixels.aspect))
+    whole = list(training_batches(images, plan, changes, seed=5, device=CPU, **SIZES))
+    for start in range(7):
+        read.clear()
+        rest = list(training_batches(images, plan, changes, seed=5, device=CPU, start=start, **SIZES))
+        assert read == plan.indices[start:].tolist()
+        assert len(rest) == 6 - start
+        for batch, expected in zip(rest, whole[start:], strict=True):
+            assert all(map(torch.equal, batch, expected))
+
+
 def test_chosen_images_keep_their_own_labels_and_shapes():
     images = subset(images_of(), torch.arange(30) % 3 == 0)
     plan = plan_of(n=10)

@@ -314,7 +314,7 @@ def test_wrong_counts_and_missing_images_are_told_at_once(tmp_path, make, read, 
     assert "train must have 2 classes" not in message
     total = len(images)
     assert f"{total} of {total} image files are missing: " in message
-    assert f".jpg and {total - 3} more. Get it again from https://" in message.replace(".JPG", ".jpg")
+    assert f".jpg and {total - 3} more; get it again from https://" in message.replace(".JPG", ".jpg")
     assert str(tmp_path) not in message.partition("are missing:")[2]
 
 
@@ -331,7 +331,9 @@ def test_unreadable_images_are_named(tmp_path, make, read, counts, folder):
 )
 def test_paths_that_lead_out_are_refused(tmp_path, path):
     save(tmp_path, "outside.jpg")
-    refused = pytest.raises(ValueError, match="must stay below the folder of the dataset, got")
+    refused = pytest.raises(
+        ValueError, match=r"line \d of .*txt must be .*PATH.*, a path below the folder of"
+    )
     sop, cub, vehicles = make_sop(tmp_path / "1"), make_cub(tmp_path / "2"), make_vehicleid(tmp_path / "3")
     edit(sop / "Ebay_test.txt", "toaster_final/5_0.JPG", path)
     with refused:
@@ -356,22 +358,29 @@ def test_cars_and_clothes_that_lead_out_are_refused(tmp_path):
     rows = [(path, 1, 2, 3, 4, 1, 0) for path in ("car_ims/1.jpg", "../../etc/passwd")]
     savemat(tmp_path / "cars_annos.mat", {"annotations": records(FIELDS, rows), "class_names": cell(MODELS)})
     with pytest.raises(
-        ValueError, match=r"must stay below the folder of the dataset, got '../../etc/passwd'"
+        ValueError, match=r"annotation 2 of .*cars_annos.mat must .* a path that leads out of"
     ):
         read_cars(tmp_path, counts=CARS_COUNTS)
     partition = make_inshop(tmp_path) / "Eval/list_eval_partition.txt"
     edit(partition, "img/MEN/Denim/id_00000003/", "img/MEN/Denim/../../../../")
     with pytest.raises(
-        ValueError, match=r"must stay below the folder of the dataset, got 'img/MEN/Denim/\.\./"
+        ValueError, match=r"line \d+ of .* must be PATH TEXT TEXT, .* got 'img/MEN/Denim/\.\./"
     ):
         read_inshop(tmp_path, counts=INSHOP_COUNTS)
+
+
+def test_images_may_be_in_a_folder_that_a_link_leads_to(tmp_path):
+    root = make_cub(tmp_path / "cub")
+    (root / "images").rename(tmp_path / "large disk")
+    (root / "images").symlink_to(tmp_path / "large disk", target_is_directory=True)
+    assert len(read_cub(root, counts=CUB_COUNTS).train) == 4
 
 
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [
-        ("images.txt", "2 001", "two 001", r"line 2 of .*images.txt must be NUMBER TEXT, got 'two 001"),
-        ("images.txt", "a.jpg\n2", "a .jpg\n2", "line 1 of .*images.txt must be NUMBER TEXT"),
+        ("images.txt", "2 001", "two 001", r"line 2 of .*images.txt must be NUMBER PATH, .* got 'two 001"),
+        ("images.txt", "a.jpg\n2", "a .jpg\n2", "line 1 of .*images.txt must be NUMBER PATH"),
         ("image_class_labels.txt", "3 2\n", "3\n", r"line 3 of .* must be NUMBER NUMBER, got '3'"),
         ("image_class_labels.txt", "3 2\n", "", "image_class_labels.txt must have a line .* 1 of them: 3"),
         (

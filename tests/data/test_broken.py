@@ -2,9 +2,12 @@
 
 import io
 import os
+import pickle
 import re
 import shutil
 import struct
+import subprocess
+import sys
 import zlib
 from functools import partial
 
@@ -15,7 +18,7 @@ from PIL import Image
 from test_benchmarks import LAYOUTS, cell, edit, records
 
 from divconq.cli import main
-from divconq.data import InMemory, hold_out, open_dataset, subset
+from divconq.data import InMemory, decoding, hold_out, open_dataset, subset
 from divconq.data.benchmarks import READERS
 from divconq.data.decoding import decode
 from divconq.data.files import Decoded, check_readable
@@ -137,7 +140,6 @@ CONTENTS = {
     "png with a damaged heading": ("odd.png", overwritten(PNG, 18, b"\7\7")),
     "png without data": ("odd.png", PNG[:33] + PNG[-12:]),
     "png of no width": ("odd.png", png(0, 5)),
-    "png of 60000 x 60000": ("odd.png", png(60_000, 60_000, bytes(1000))),
     "png larger than its data": ("odd.png", png(3000, 3000, bytes(1000))),
     "webp cut": ("odd.webp", cut(0.5, format="WEBP")),
     "lossless webp cut": ("odd.webp", cut(0.5, format="WEBP", lossless=True)),
@@ -153,6 +155,97 @@ def test_broken_file(photos, tmp_path, capsys, kind):
     name, content = CONTENTS[kind]
     (photos / "test" / "dog" / name).write_bytes(content)
     assert_refused(capsys, tmp_path / "run", photos, rf"test/dog/{name}")
+
+
+SIZES = {
+    "bomb": (png(50_000, 50_000, bytes(1000)), "more than 178,956,970 pixels"),
+    "line": (
+        png(100_000, 1, b"\0" + bytes(300_000)),
+        "100,000 x 1 pixels, more than 1,000 times as long as wide",
+    ),
+    "column": (png(2, 2001, bytes(2001 * 7)), "2 x 2,001 pixels, more than 1,000 times as long as wide"),
+}
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_absurd_size(photos, tmp_path, capsys, kind):
+    content, reason = SIZES[kind]
+    (photos / "test" / "dog" / "odd.png").write_bytes(content)
+    either = (
+        rf"{reason}\); remove|^images that are too large, or far longer than wide: 1 \(test/dog/odd.png\)"
+    )
+    assert_refused(capsys, tmp_path / "run", photos, either)
+
+
+@pytest.mark.parametrize(("width", "height"), [(2000, 2), (2, 2000), (1, 1)])
+def test_odd_size_that_is_fine(tmp_path, width, height):
+    file = tmp_path / "1.png"
+    file.write_bytes(png(width, height, bytes(height * (3 * width + 1))))
+    assert decode(file, 8).shape == (8, 8, 3)
+
+
+ONE_LARGE = """
+import sys, resource
+from pathlib import Path
+from divconq.data.decoding import open_image
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+for name in sys.argv[1:]:
+    try:
+        with open_image(Path(name)) as image:
+            print(image.size)
+    except ValueError as error:
+        print(error)
+"""
+
+
+def test_there_is_one_limit_and_it_is_ours(tmp_path):
+    """Pillow warns of images of half that size."""
+    for name, width in (("fine.png", 13_000), ("bomb.png", 14_000), ("large bomb.png", 2**31 - 1)):
+        (tmp_path / name).write_bytes(png(width, 13_000))
+    command = [sys.executable, "-W", "error", "-c", ONE_LARGE, "fine.png", "bomb.png", "large bomb.png"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    fine, *bombs = done.stdout.splitlines()
+    assert fine == "(13000, 13000)"
+    assert [bomb.split(";")[0] for bomb in bombs] == [
+        "bomb.png cannot be decoded (more than 178,956,970 pixels)",
+        "large bomb.png cannot be decoded (more than 178,956,970 pixels)",
+    ]
+    assert done.stderr == ""
+
+
+def test_the_limit_does_not_depend_on_pillow(tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    (tmp_path / "bomb.png").write_bytes(png(14_000, 13_000))
+    with pytest.raises(ValueError, match="14,000 x 13,000 pixels, more than 178,956,970"):
+        decode(tmp_path / "bomb.png", 8)
+
+
+def test_only_known_formats_are_opened(photos, tmp_path, capsys, monkeypatch):
+    """An EPS file would start a program that runs it."""
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_: pytest.fail("a program was started"))
+    for number, format in enumerate(("EPS", "TGA", "ICO", "PCX", "JPEG2000")):
+        file = photos / "test" / "dog" / f"odd{number}.jpg"
+        file.write_bytes(encoded(format=format))
+        assert_refused(capsys, tmp_path / "run", photos, rf"odd{number}.jpg( \(not an image of a known)?")
+        file.unlink()
+    for format in decoding.FORMATS:
+        (tmp_path / "1.jpg").write_bytes(encoded("P" if format == "GIF" else "RGB", format=format))
+        assert decode(tmp_path / "1.jpg", 8).shape == (8, 8, 3)
+
+
+def test_a_wrong_checksum_of_a_chunk_alone_is_passed_over(tmp_path):
+    """The pixels have another, which ends their stream: that one must be right."""
+    fine, rows = tmp_path / "fine.png", noise(0, width=9, height=9).tobytes()
+    rows = b"".join(b"\0" + rows[27 * i : 27 * i + 27] for i in range(9))
+    fine.write_bytes(png(9, 9, rows))
+    content = bytearray(fine.read_bytes())
+    content[-13] ^= 1  # the last byte before IEND
+    (tmp_path / "chunk.png").write_bytes(content)
+    assert np.array_equal(decode(tmp_path / "chunk.png", 8), decode(fine, 8))
+    content[-17] ^= 1  # the last byte of the stream
+    (tmp_path / "stream.png").write_bytes(content)
+    with pytest.raises(ValueError, match="broken data stream"):
+        decode(tmp_path / "stream.png", 8)
 
 
 @pytest.mark.parametrize("target", ["nowhere.jpg", "odd.jpg"])
@@ -219,7 +312,7 @@ def test_the_first_three_unreadable_files_and_how_many(photos):
     for i in range(5):
         (photos / "train" / "bee" / f"odd{i}.jpg").write_bytes(TRUNCATED)
     data = open_dataset(str(photos))
-    names = ", ".join(f".*bee/odd{i}.jpg" for i in range(3))
+    names = ", ".join(f".*bee/odd{i}.jpg \\(.*truncated.*\\)" for i in range(3))
     with pytest.raises(
         ValueError, match=f"got 5 of 17 that are not: {names} and 2 more; remove them or save"
     ):
@@ -404,6 +497,10 @@ TABLES = {
     "box of words": (line(4, "30,20", "30,low"), "x1, y1, x2 and y2 of .*list.csv .* got 'low' in row 3"),
     "box that is not a number": (line(4, "30,20", "30,nan"), r"box .*train/ant/2.jpg \(2, 2, 30, nan in"),
     "box without end": (line(4, "30,20", "inf,20"), r"box .*train/ant/2.jpg \(2, 2, inf, 20 in"),
+    "path that leads out": (
+        line(4, "train/ant/2.jpg", "../photos/train/ant/2.jpg"),
+        "list.csv must stay below its folder, got 1 that leave it: ../photos/train/ant/2.jpg in row 3",
+    ),
     "two labels": (
         lambda text: text + ROW_3.replace(",ant,", ",bee,"),
         r"list.csv must have one label, .*: train/ant/2.jpg in rows 3 and 13 \(ant, bee\)",
@@ -525,7 +622,7 @@ LISTS = {
     "cub path that leads out": (
         "cub",
         replaced("images.txt", "3 002", "3 ../002"),
-        "must stay .* got '../002",
+        r"line 3 of .*images.txt must be NUMBER PATH, a path below .* got '3 \.\./002",
     ),
     "cars no matrix": ("cars", content("cars_annos.mat", b"text"), "cars_annos.mat must be a MATLAB file"),
     "cars empty": ("cars", content("cars_annos.mat", b""), "cars_annos.mat must be a MATLAB file"),
@@ -616,3 +713,65 @@ def test_broken_list(tmp_path, capsys, monkeypatch, kind):
     open_dataset(name, root=tmp_path / "data")
     change(tmp_path / "data")
     assert_refused(capsys, tmp_path / "run", name, says, "--root", tmp_path / "data")
+
+
+# Hostile files
+
+
+class Hostile:
+    """A pickle that writes a file when it is read."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return (type(self.marker).touch, (self.marker,))
+
+
+def test_the_hostile_pickle_is_hostile(tmp_path):
+    pickle.loads(pickle.dumps(Hostile(tmp_path / "marker")))
+    assert (tmp_path / "marker").exists()
+
+
+def hostile(form, marker):
+    content, pickled = io.BytesIO(), Hostile(marker)
+    if form == "torch":
+        torch.save({"weight": pickled}, content)
+    elif form == "npy":
+        np.save(content, np.array([pickled], dtype=object), allow_pickle=True)
+    else:
+        pickle.dump(pickled, content)
+    return content.getvalue()
+
+
+forms = pytest.mark.parametrize("form", ["pickle", "torch", "npy"])
+
+
+@forms
+@pytest.mark.parametrize(
+    ("file", "data", "says"),
+    [
+        ("test/dog/odd.jpg", ".", "test/dog/odd.jpg"),
+        ("list.csv", "list.csv", "list.csv must be a CSV file"),
+        ("list.parquet", "list.parquet", "list.parquet must be a Parquet file"),
+        ("cars_annos.mat", "cars", "cars_annos.mat must be a MATLAB file"),
+    ],
+)
+def test_a_hostile_pickle_is_not_executed(photos, tmp_path, capsys, monkeypatch, form, file, data, says):
+    monkeypatch.chdir(photos)
+    (photos / file).write_bytes(hostile(form, tmp_path / "marker"))
+    assert_refused(capsys, tmp_path / "run", data, says, *(["--root", "."] if data == "cars" else []))
+    assert not (tmp_path / "marker").exists()
+
+
+@forms
+@pytest.mark.parametrize("name", ["weights.safetensors", "weights.pt", "weights.npy"])
+def test_hostile_weights_are_not_executed(photos, tmp_path, capsys, form, name):
+    weights = tmp_path / name
+    weights.write_bytes(hostile(form, tmp_path / "marker"))
+    with pytest.raises(SystemExit) as stop:
+        main([*three_ways(photos, tmp_path / "run")[1], "--backbone-weights", str(weights)])
+    assert stop.value.code == 2
+    assert f"{weights} is not a whole safetensors file" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "marker").exists()

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import types
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from PIL import Image
 
 from divconq.data import cache, decoding
 from divconq.data.cache import Cached, cache_folder, cached
+from divconq.data.decoding import UnreadableError
 from divconq.data.folder import flat_folder
 from divconq.data.protocol import ImageSet, InMemory, subset
 
@@ -256,9 +258,10 @@ def test_a_build_of_which_a_part_is_lost_begins_anew(photos, store, decoded, los
 @pytest.mark.usefixtures("chunks_of_three")
 def test_unreadable_images_are_listed_and_the_others_kept(photos, store, decoded):
     for name in ("1.png", "2.jpg", "5.png", "9.png"):
-        decoded.fail[name] = ValueError("broken")
+        decoded.fail[name] = UnreadableError(photos / name, "broken")
     with pytest.raises(
-        ValueError, match=r"got 4 of 10 that are not: .*1\.png, .*2\.jpg, .*5\.png and 1 more; remove"
+        ValueError,
+        match=r"got 4 of 10 that are not: .*1\.png \(broken\), .*2\.jpg .*, .*5\.png .* and 1 more; remove",
     ):
         cached(opened(photos), store)
     assert len(decoded.names) == 6
@@ -282,7 +285,7 @@ def test_unreadable_images_are_listed_and_the_others_kept(photos, store, decoded
 def test_a_file_that_has_vanished_is_listed(photos, store):
     images = opened(photos)
     (photos / "4.jpg").unlink()
-    with pytest.raises(ValueError, match=r"got 1 of 10 that are not: \S*4\.jpg; remove"):
+    with pytest.raises(ValueError, match=r"got 1 of 10 that are not: \S*4\.jpg \(No such file .*\); remove"):
         cached(images, store)
 
 
@@ -350,6 +353,147 @@ def test_a_disk_that_is_full_to_the_last_byte_leaves_nothing(photos, store, monk
     with pytest.raises(ValueError, match="store was full"):
         cached(opened(photos), store)
     assert kinds(store) == [".lock"]
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from divconq.data import cache
+from divconq.data.folder import flat_folder
+
+store = Path(sys.argv[2])
+for most in (0, 5, 100, 1919):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+    try:
+        cache.cached(flat_folder(Path(sys.argv[1]), size=8, workers=1), store)
+    except ValueError as error:
+        print([file.suffix for file in store.iterdir()], error)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the system has no such limit")
+def test_a_system_that_allows_no_more_bytes_leaves_nothing(photos, store):
+    command = [sys.executable, "-c", LIMITED, str(photos), str(store)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == 4 * [
+        f"['.lock'] {store} was full before the cache was complete, so what there was of it is removed; {cache.REMEDY}"
+    ]
+    assert torch.equal(everything(cached(opened(photos), store)), everything(opened(photos)))
+
+
+@pytest.fixture
+def read_only(monkeypatch):
+    """Make a folder one that nobody may write to, not even root."""
+    folders = []
+    real = Path.open
+
+    def open_(file, mode="r", *others, **more):
+        if mode != "rb" and mode != "r" and any(folder in file.parents for folder in folders):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(file))
+        return real(file, mode, *others, **more)
+
+    monkeypatch.setattr(Path, "open", open_)
+    return folders.append
+
+
+def test_a_read_only_folder(photos, store, read_only):
+    store.mkdir()
+    read_only(store)
+    with pytest.raises(
+        ValueError,
+        match=r"cache in \S*store cannot be used \(.*Read-only .*\); set DIVCONQ_CACHE .* --no-cache",
+    ):
+        cached(opened(photos), store)
+    assert list(store.iterdir()) == []
+
+
+def test_a_cache_in_a_read_only_folder_is_used(photos, store, read_only):
+    expected = everything(cached(opened(photos), store))
+    read_only(store)
+    assert torch.equal(everything(cached(opened(photos), store)), expected)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_the_right_to_write(photos, store):
+    store.mkdir(mode=0o500)
+    with pytest.raises(ValueError, match=r"cannot be used \(.*Permission denied.*\); set DIVCONQ_CACHE"):
+        cached(opened(photos), store)
+
+
+# Changes under a running process
+
+
+def test_a_file_that_is_changed_while_it_is_read(photos, store, monkeypatch, decoded):
+    """What was read may be half of it: it is not kept, and the next time it is read again."""
+    images, before = opened(photos), (photos / "3.png").read_bytes()
+    real = cache.decode
+
+    def decode(file, *others):
+        image = real(file, *others)
+        if file.name == "3.png":
+            write(file, seed=13)
+        return image
+
+    monkeypatch.setattr(cache, "decode", decode)
+    with pytest.raises(
+        ValueError, match=r"got 1 of 10 .*3\.png \(it was changed while it was read: start again\); remove"
+    ):
+        cached(images, store)
+    assert not list(store.glob("*.u8"))
+    assert (photos / "3.png").read_bytes() != before
+
+    monkeypatch.setattr(cache, "decode", real)
+    decoded.names.clear()
+    assert torch.equal(everything(cached(opened(photos), store)), everything(opened(photos)))
+    assert decoded.names == ["3.png"]
+
+
+@pytest.mark.parametrize("change", ["rewritten", "removed", "added", "all removed"])
+def test_a_process_that_uses_the_cache_sees_the_images_it_began_with(photos, store, change):
+    images = opened(photos)
+    used, expected = cached(images, store), everything(images)
+    if change == "rewritten":
+        write(photos / "3.png", seed=13)
+    elif change == "added":
+        write(photos / "35.png", seed=35)
+    else:
+        for file in photos.iterdir() if change == "all removed" else [photos / "3.png"]:
+            file.unlink()
+    assert torch.equal(everything(used), expected)
+    if change != "all removed":
+        assert torch.equal(everything(cached(opened(photos), store)), everything(opened(photos)))
+        assert torch.equal(everything(used), expected)
+
+
+def test_a_process_that_uses_a_cache_that_is_deleted(photos, store):
+    used, expected = cached(opened(photos), store), everything(opened(photos))
+    for file in store.iterdir():
+        file.unlink()
+    assert torch.equal(everything(used), expected)
+    again = cached(opened(photos), store)
+    assert torch.equal(everything(again), expected)
+
+
+@pytest.mark.usefixtures("chunks_of_three")
+def test_a_build_that_begins_anew_leaves_what_others_look_at(photos, store, decoded):
+    """A mapped file that is cut short would kill the process that looks at it."""
+    decoded.fail["7.png"] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        cached(opened(photos), store)
+    (partial,), (done,) = store.glob("*.partial"), store.glob("*.done")
+    looked_at = np.memmap(partial, np.uint8, "r")
+    before = looked_at.copy()
+    done.unlink()
+    decoded.fail.clear()
+    cached(opened(photos), store)
+    assert np.array_equal(looked_at, before)
+
+
+def test_without_a_cache_a_file_that_vanishes_is_named(photos):
+    images = opened(photos)
+    (photos / "4.jpg").unlink()
+    with pytest.raises(ValueError, match=r"4\.jpg cannot be decoded \(No such file or directory\)"):
+        everything(images)
 
 
 def test_a_folder_that_cannot_be_made(photos, tmp_path):

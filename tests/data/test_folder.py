@@ -304,7 +304,9 @@ def test_unreadable_files_are_listed_once_for_all_parts(tmp_path):
     classes_of(tmp_path / "test", {"c": 2})
     for file in ("train/a/x.jpg", "train/b/x.jpg", "test/c/x.jpg", "test/c/y.jpg", "test/c/z.jpg"):
         Path(tmp_path, file).write_text("no image")
-    with pytest.raises(ValueError, match=r"got 5 of 11 .*a/x.jpg, .*b/x.jpg, .*c/x.jpg and 2 more; remove"):
+    with pytest.raises(
+        ValueError, match=r"got 5 of 11 .*a/x.jpg .*, .*b/x.jpg .*, .*c/x.jpg .* and 2 more; remove"
+    ):
         folder(tmp_path)
 
 
@@ -313,3 +315,18 @@ def test_a_truncated_file_is_named(tmp_path):
     file.write_bytes(file.read_bytes()[:-400])
     with pytest.raises(ValueError, match=r"0.png cannot be decoded .*; remove it"):
         flat_folder(tmp_path, size=8).pixels.load(torch.tensor([0]))
+
+
+@pytest.mark.parametrize("linked", ["train", "train/a", "train/a/0.png"])
+def test_links_are_followed(tmp_path, linked):
+    """Data on another disk is often linked so."""
+    root = tmp_path / "photos"
+    classes_of(root / "train", {"a": 2, "b": 2})
+    classes_of(root / "test", {"c": 2})
+    before = folder(root, size=8)
+    (tmp_path / "another disk").mkdir()
+    first = sorted((root / "train" / "a").iterdir())[0]
+    moved = first if linked.endswith("png") else root / linked
+    moved.rename(tmp_path / "another disk" / moved.name)
+    moved.symlink_to(tmp_path / "another disk" / moved.name)
+    assert folder(root, size=8).train.paths == before.train.paths

@@ -100,11 +100,26 @@ def test_classes_are_split_as_those_of_a_folder(tmp_path, share, seed):
 def test_paths_are_relative_to_the_table_and_may_be_absolute(tmp_path, monkeypatch):
     elsewhere = save(tmp_path / "elsewhere" / "x.jpg")
     (tmp_path / "tables").mkdir()
-    paths = ["here.jpg", "../elsewhere/x.jpg", str(elsewhere), "deeper/y.jpg"]
-    write(tmp_path / "tables" / "t.csv", {"path": paths, "label": list("abcd"), "more": ["", "", "", "?"]})
+    paths = ["here.jpg", "deeper/../z.jpg", str(elsewhere), "deeper/y.jpg", "..x.jpg"]
+    save(tmp_path / "tables" / "deeper" / "y.jpg")
+    write(tmp_path / "tables" / "t.csv", {"path": paths, "label": list("abcde"), "more": list("?????")})
     monkeypatch.chdir(tmp_path)
     data = open_dataset("tables/t.csv", size=8)
     assert sorted(data.train.paths + data.test.paths) == sorted(paths)
+
+
+@both
+@pytest.mark.parametrize("path", ["../x.jpg", "a/../../x.jpg", "./../tables/../x.jpg", "..", "..\\x.jpg"])
+def test_relative_paths_that_leave_the_folder_are_refused(tmp_path, suffix, path):
+    """Absolute paths are not: a table that its user names may list what its user may read."""
+    save(tmp_path / "x.jpg")
+    (tmp_path / "tables" / "a").mkdir(parents=True)
+    table = write(tmp_path / "tables" / f"t{suffix}", columns())
+    table = write(table, columns() | {"path": ["0.jpg", "1.jpg", path, "3.jpg", "4.jpg", "5.jpg"]})
+    with pytest.raises(
+        ValueError, match=r"must stay below its folder, got 1 that leave it: .* in row 3; move"
+    ):
+        read_table(table)
 
 
 def test_a_table_is_a_dataset(tmp_path):
@@ -280,7 +295,7 @@ def test_missing_images_are_listed(tmp_path):
 def test_unreadable_images_are_listed(tmp_path):
     table = write(tmp_path / "t.csv", columns())
     (tmp_path / "4.jpg").write_text("no image")
-    with pytest.raises(ValueError, match=r"got 1 of 6 that are not: .*4.jpg; remove"):
+    with pytest.raises(ValueError, match=r"got 1 of 6 .*4.jpg \(not an image of a known format\); remove"):
         read_table(table)
 
 

@@ -88,20 +88,24 @@ def training_batches(
     seed: int,
     device: torch.device,
     view: Callable[..., Tensor] = augment,
+    start: int = 0,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Augmented images, labels and cluster of each step of a plan; random numbers depend on ``seed`` alone.
 
-    ``view`` makes the changes; another one must be as ``augment``.
+    ``view`` makes the changes; another one must be as ``augment``. The steps before ``start`` are passed over:
+    their random numbers are drawn, their images are not read.
     """
     generator = torch.Generator().manual_seed(seed)
+    for _ in range(start):
+        draw(plan.indices.shape[1], changes, generator=generator)
     labels, clusters = images.labels[plan.indices].to(device), plan.clusters.to(device)
     aspect = images.pixels.aspect[plan.indices].to(device)
     indices = plan.indices.to(index_device(images.pixels))
 
     def batches() -> Iterator[Tensor]:
-        for step, pixels in enumerate(read_ahead(images.pixels, indices, device)):
+        for step, pixels in enumerate(read_ahead(images.pixels, indices[start:], device), start):
             draws = draw(indices.shape[1], changes, generator=generator).to(device)
             yield view(pixels, aspect[step], draws, size, resize)
 
-    for step, x in enumerate(work_ahead(batches(), device)):
+    for step, x in enumerate(work_ahead(batches(), device), start):
         yield x, labels[step], clusters[step]

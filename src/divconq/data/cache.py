@@ -25,11 +25,12 @@ from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 from tqdm import tqdm
 
-from divconq.data.decoding import Box, decode
-from divconq.data.files import Decoded, first_three
+from divconq.data.decoding import Box, UnreadableError, decode
+from divconq.data.files import Decoded, refuse_unreadable
 from divconq.data.protocol import Chosen, ImageSet, Pixels
 
 FORMAT = 3  # to be raised when decoding gives other pixels
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, a quota, the largest file there may be
 CHUNK = 1024  # images between two marks of how far the building is
 REMEDY = (
     "set DIVCONQ_CACHE to a folder with room, or add --no-cache to decode images whenever they are needed"
@@ -164,43 +165,47 @@ def _build(place: _Place, pixels: Decoded, stamps: Sequence[str]) -> None:
     done = place.progress(len(stamps))
     _announce(place, done)
     try:
-        _fill(place, pixels, stamps, done)
+        trouble = _fill(place, pixels, stamps, done)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in FULL:
             raise
         place.clear()
         raise ValueError(
             f"{place.folder} was full before the cache was complete, so what there was of it is removed; {REMEDY}"
         ) from error
-    if not done.all():
-        missing = [str(pixels.files[i]) for i in np.flatnonzero(~done)]
-        raise ValueError(
-            f"every image must be readable, got {len(missing)} of {len(done)} that are not: "
-            f"{first_three(missing)}; remove them or save them again, the others are kept"
-        )
+    refuse_unreadable(pixels.files, trouble, add=", the others are kept")
     place.partial.replace(place.data)
     place.done.unlink()
     for other, theirs in _others(place):
         _drop_if_superseded(other, theirs, stamps)
 
 
-def _fill(place: _Place, pixels: Decoded, stamps: Sequence[str], done: Bool[np.ndarray, " n"]) -> None:
-    """Write what is not ``done`` yet and can be read, and mark it as done."""
+def _fill(
+    place: _Place, pixels: Decoded, stamps: Sequence[str], done: Bool[np.ndarray, " n"]
+) -> list[str | None]:
+    """Write what is not ``done`` yet and can be read, and mark it as done; returns the trouble with the others."""
     if not done.any():
         place.done.unlink(missing_ok=True)
+        place.partial.unlink(missing_ok=True)  # others may look at what there was of it
         place.partial.write_bytes(b"")
         os.truncate(place.partial, len(stamps) * place.row)
     _write(place.index, json.dumps({"format": FORMAT, "size": place.size, "stamps": stamps}).encode())
     elsewhere = _elsewhere(place, set(stamps))
     boxes = _boxes(pixels)
+    trouble: list[str | None] = [None] * len(stamps)
 
     def read(i: int) -> UInt8[np.ndarray, "size size 3"] | None:
         if stamps[i] in elsewhere:
             return elsewhere[stamps[i]]
         try:
-            return np.ascontiguousarray(decode(pixels.files[i], pixels.size, boxes[i]))
-        except ValueError:
+            image = np.ascontiguousarray(decode(pixels.files[i], pixels.size, boxes[i]))
+        except UnreadableError as error:
+            trouble[i] = error.reason
             return None
+        if _stamp(pixels.files[i], boxes[i]) == stamps[i]:
+            return image
+        trouble[i] = "it was changed while it was read: start again"
+        return None
 
     wanted = np.flatnonzero(~done)
     with (
@@ -218,6 +223,7 @@ def _fill(place: _Place, pixels: Decoded, stamps: Sequence[str], done: Bool[np.n
             file.flush()
             os.fsync(file.fileno())
             _write(place.done, done.tobytes())
+    return trouble
 
 
 def _announce(place: _Place, done: Bool[np.ndarray, " n"]) -> None:
@@ -270,20 +276,19 @@ def _key(stamps: Sequence[str], size: int) -> str:
 
 
 def _stamps(pixels: Decoded) -> list[str]:
-    """A hash of each image's path, size, time of change, and box if it has one."""
-    boxes = _boxes(pixels)
-
-    def stamp(i: int) -> str:
-        file = pixels.files[i].absolute()
-        try:
-            state = file.stat()
-            about = [str(file), state.st_size, state.st_mtime_ns]
-        except OSError:
-            about = [str(file)]  # decoding it will say so
-        return hashlib.sha256(repr([*about, boxes[i]]).encode()).hexdigest()[:24]
-
     with ThreadPoolExecutor(pixels.workers) as pool:
-        return list(pool.map(stamp, range(len(pixels.files))))
+        return list(pool.map(_stamp, pixels.files, _boxes(pixels)))
+
+
+def _stamp(file: Path, box: Box | None) -> str:
+    """A hash of an image's path, size, time of change, and box if it has one."""
+    file = file.absolute()
+    try:
+        state = file.stat()
+        about = [str(file), state.st_size, state.st_mtime_ns]
+    except OSError:
+        about = [str(file)]  # decoding it will say so
+    return hashlib.sha256(repr([*about, box]).encode()).hexdigest()[:24]
 
 
 def _boxes(pixels: Decoded) -> list[Box] | list[None]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from divconq.data.official import Benchmark, Count, Row, look_up
+from divconq.data.official import Benchmark, Count, Row, below, look_up
 from divconq.data.protocol import Dataset
 
 CARS = Benchmark(
@@ -59,7 +59,7 @@ def _annotations(file: Path, path_field: str, folder: str) -> list[tuple[int, st
     cars = []
     for position, car in enumerate(annotations.flat, 1):
         try:
-            cars.append((int(car["class"].item()), folder, str(car[path_field].item())))
+            cars.append((int(car["class"].item()), folder, below(str(car[path_field].item()))))
         except (ValueError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"annotation {position} of {file} must have a number as class and a path, got {error}; "

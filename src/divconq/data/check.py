@@ -41,6 +41,9 @@ OF_FILES = {
     "truncated": Kind("truncated files", "copy or download them again, or remove them", wrong=True),
     "zero_byte": Kind("files of zero bytes", "copy or download them again, or remove them", wrong=True),
     "not_an_image": Kind("files that are not an image", "remove them", wrong=True),
+    "odd_size": Kind(
+        "images that are too large, or far longer than wide", "save them smaller or remove them", wrong=True
+    ),
     "animated": Kind("files with several frames", "only the first is seen"),
     "cmyk": Kind("CMYK files", "they are converted to RGB, without their colour profile"),
     "sixteen_bit": Kind("files with 16 bits a channel or more", "they are seen in 8 bits"),

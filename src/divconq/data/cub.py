@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from divconq.data.official import Benchmark, Count, Row, look_up, read_numbered
+from divconq.data.official import Benchmark, Count, Row, below, look_up, read_numbered
 from divconq.data.protocol import Dataset
 
 CUB = Benchmark(
@@ -28,7 +28,7 @@ def read_cub(
     ValueError: --root must be the folder of CUB200-2011 or the one that holds it, got nowhere, ...
     """
     folder, (images, labels, classes) = CUB.find(root)
-    path_of, class_of = read_numbered(images, str), read_numbered(labels, int)
+    path_of, class_of = read_numbered(images, below), read_numbered(labels, int)
     look_up(list(class_of), path_of, images)  # every image with a class must have a path
     classes_of_images = look_up(list(path_of), class_of, labels)
     names = look_up(classes_of_images, read_numbered(classes, str), classes)

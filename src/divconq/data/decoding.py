@@ -1,5 +1,8 @@
 """One image file as a square of pixels: upright, in RGB, resized and squashed as ``views`` says."""
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -14,8 +17,70 @@ if TYPE_CHECKING:
     from PIL import Image
 
 ORIENTATION = 0x0112  # EXIF tag: how the stored pixels are to be turned
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # Pillow knows more; EPS would start a program
+MOST_PIXELS = 178_956_970  # where Pillow stops too, to be safe from a few bytes that claim to be gigabytes
+LONGEST_SHAPE = 1000  # times as long as wide; of what is longer, no crop would show anything
+
+warnings.filterwarnings("ignore", "Image size .* could be decompression bomb")  # ours is the one limit
 
 Box: TypeAlias = tuple[float, float, float, float]
+
+
+class UnreadableError(ValueError):
+    """An image file that cannot be used, and the reason.
+
+    >>> print(UnreadableError(Path("1.jpg"), "image file is truncated"))
+    1.jpg cannot be decoded (image file is truncated); remove it or save it again as JPEG or PNG
+    """
+
+    def __init__(self, file: Path, reason: str) -> None:
+        super().__init__(f"{file} cannot be decoded ({reason}); remove it or save it again as JPEG or PNG")
+        self.reason = reason
+
+
+class OddSizeError(Exception):
+    """An image that is too large, or far longer than wide."""
+
+
+@contextmanager
+def open_image(file: Path) -> "Iterator[Image.Image]":
+    """Open an image file of one of ``FORMATS``; whatever goes wrong, also while it is open, is an UnreadableError.
+
+    Only the header is read, so an absurd size is refused before there is memory for it.
+
+    >>> with open_image(Path("nowhere.jpg")): pass
+    Traceback (most recent call last):
+    divconq.data.decoding.UnreadableError: nowhere.jpg cannot be decoded (No such file or directory); remove it ...
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(file, formats=FORMATS) as image:
+            _check_size(*image.size)
+            yield image
+    except Exception as error:  # each format raises errors of its own
+        raise UnreadableError(file, _reason(error)) from error
+
+
+def _check_size(width: int, height: int) -> None:
+    if width * height > MOST_PIXELS:
+        raise OddSizeError(f"{width:,} x {height:,} pixels, more than {MOST_PIXELS:,}")
+    if max(width, height) > LONGEST_SHAPE * min(width, height):
+        raise OddSizeError(
+            f"{width:,} x {height:,} pixels, more than {LONGEST_SHAPE:,} times as long as wide"
+        )
+
+
+def _reason(error: Exception) -> str:
+    from PIL import Image, UnidentifiedImageError
+
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image of a known format"
+    if isinstance(error, Image.DecompressionBombError):
+        return f"more than {MOST_PIXELS:,} pixels"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def decode(file: Path, size: int, box: Box | None = None) -> UInt8[np.ndarray, "size size 3"]:
@@ -30,26 +95,23 @@ def decode(file: Path, size: int, box: Box | None = None) -> UInt8[np.ndarray, "
     """
     from PIL import Image
 
-    try:
-        with Image.open(file) as image:
-            orientation = exif_orientation(image)
-            whole = image.size
-            x1, y1, x2, y2 = (0.0, 0.0, 1.0, 1.0) if box is None else _stored(box, image.size, orientation)
-            enough = (int(3 * size / (x2 - x1)), int(3 * size / (y2 - y1)))
-            image.draft("RGB", enough)  # large JPEGs are decoded at an eighth, quarter or half
-            width, height = image.size
-            left, top, right, bottom = x1 * width, y1 * height, x2 * width, y2 * height
-            x, y = int(left), int(top)
-            part = _rgb(image).crop((x, y, ceil(right), ceil(bottom)))  # the filter would look beyond the box
-            shown = part.resize(
-                _shown((x2 - x1) * whole[0] / ((y2 - y1) * whole[1]), size),
-                Image.Resampling.BILINEAR,
-                box=(left - x, top - y, right - x, bottom - y),
-                reducing_gap=3.0,
-            )
-            small = shown.resize((size, size), Image.Resampling.LANCZOS)
-    except Exception as error:  # each format raises errors of its own
-        raise ValueError(f"{file} cannot be decoded ({error}); remove it or save it again") from error
+    with open_image(file) as image:
+        orientation = exif_orientation(image)
+        whole = image.size
+        x1, y1, x2, y2 = (0.0, 0.0, 1.0, 1.0) if box is None else _stored(box, image.size, orientation)
+        enough = (int(3 * size / (x2 - x1)), int(3 * size / (y2 - y1)))
+        image.draft("RGB", enough)  # large JPEGs are decoded at an eighth, quarter or half
+        width, height = image.size
+        left, top, right, bottom = x1 * width, y1 * height, x2 * width, y2 * height
+        x, y = int(left), int(top)
+        part = _rgb(image).crop((x, y, ceil(right), ceil(bottom)))  # the filter would look beyond the box
+        shown = part.resize(
+            _shown((x2 - x1) * whole[0] / ((y2 - y1) * whole[1]), size),
+            Image.Resampling.BILINEAR,
+            box=(left - x, top - y, right - x, bottom - y),
+            reducing_gap=3.0,
+        )
+        small = shown.resize((size, size), Image.Resampling.LANCZOS)
     return _upright(np.asarray(small), orientation)
 
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from divconq.data.decoding import decode, exif_orientation
+from divconq.data.decoding import OddSizeError, UnreadableError, decode, exif_orientation, open_image
 from divconq.data.files import SIDE
 
 if TYPE_CHECKING:
@@ -20,21 +20,21 @@ def file_kinds(file: Path) -> tuple[str, ...]:
     >>> file_kinds(Path("nowhere.jpg"))
     ('unreadable',)
     """
-    from PIL import Image
-
     try:
         if file.stat().st_size == 0:
             return ("zero_byte",)
         decode(file, SIDE)
-        with Image.open(file) as image:
+        with open_image(file) as image:
             return tuple(_unusual(image))
-    except (OSError, ValueError) as error:
+    except (OSError, UnreadableError) as error:
         return (_broken(file, error.__cause__ or error),)
 
 
 def _broken(file: Path, error: BaseException) -> str:
-    from PIL import UnidentifiedImageError
+    from PIL import Image, UnidentifiedImageError
 
+    if isinstance(error, (OddSizeError, Image.DecompressionBombError)):
+        return "odd_size"
     if isinstance(error, UnidentifiedImageError):
         with file.open("rb") as stream:
             return "unreadable" if stream.read(8).startswith(BEGINNINGS) else "not_an_image"

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 from tqdm import tqdm
 
-from divconq.data.decoding import decode, exif_orientation
+from divconq.data.decoding import UnreadableError, decode, exif_orientation, open_image
 from divconq.data.protocol import Chosen, Pixels
 
 Result = TypeVar("Result")
@@ -107,19 +107,20 @@ def upright_sizes(files: Sequence[Path], workers: int) -> Int64[Tensor, "n 2"]:
 
     Image.init()  # before there are threads
 
-    def upright_size(file: Path) -> tuple[int, int] | None:
+    def upright_size(file: Path) -> tuple[int, int] | str:
         try:
-            with Image.open(file) as image:
+            with open_image(file) as image:
                 width, height = image.size
                 return (height, width) if exif_orientation(image) >= 5 else (width, height)
-        except Exception:  # each format raises errors of its own
-            return None
+        except UnreadableError as error:
+            return error.reason
 
     with ThreadPoolExecutor(workers) as pool:
         sizes = list(pool.map(upright_size, files))
     if not _keep_broken.get():
-        _refuse_unreadable(files, [value is not None for value in sizes])
-    return torch.tensor([value or UNKNOWN for value in sizes], dtype=torch.int64).reshape(-1, 2)
+        refuse_unreadable(files, [size if isinstance(size, str) else None for size in sizes])
+    known = [UNKNOWN if isinstance(size, str) else size for size in sizes]
+    return torch.tensor(known, dtype=torch.int64).reshape(-1, 2)
 
 
 def check_readable(stores: Iterable[Pixels]) -> None:
@@ -135,15 +136,15 @@ def check_readable(stores: Iterable[Pixels]) -> None:
     if not files:
         return
 
-    def readable(file: Path) -> bool:
+    def trouble(file: Path) -> str | None:
         try:
             decode(file, SIDE)
-        except ValueError:
-            return False
-        return True
+        except UnreadableError as error:
+            return error.reason
+        return None
 
     workers = max(store.workers for store in opened)
-    _refuse_unreadable(files, read_each(readable, files, workers, "checking"))
+    refuse_unreadable(files, read_each(trouble, files, workers, "checking"))
 
 
 def read_each(
@@ -175,12 +176,18 @@ def _whole(pixels: Pixels) -> Pixels:
     return _whole(pixels.source) if isinstance(pixels, Chosen) else pixels
 
 
-def _refuse_unreadable(files: Sequence[Path], readable: Sequence[bool]) -> None:
-    broken = [file for file, fine in zip(files, readable, strict=True) if not fine]
+def refuse_unreadable(files: Sequence[Path], trouble: Sequence[str | None], *, add: str = "") -> None:
+    """Refuse files that there is trouble with, if any; ``add`` goes to the end of the sentence.
+
+    >>> refuse_unreadable([Path("1.jpg"), Path("2.jpg")], [None, "truncated"])
+    Traceback (most recent call last):
+    ValueError: every image must be readable, got 1 of 2 that are not: 2.jpg (truncated); remove them or save ...
+    """
+    broken = [f"{file} ({reason})" for file, reason in zip(files, trouble, strict=True) if reason is not None]
     if broken:
         raise ValueError(
             f"every image must be readable, got {len(broken)} of {len(files)} that are not: "
-            f"{first_three(broken)}; remove them or save them again"
+            f"{first_three(broken)}; remove them or save them again as JPEG or PNG{add}"
         )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from divconq.data.official import Benchmark, Count, Row, read_list
+from divconq.data.official import Benchmark, Count, Row, below, read_list
 from divconq.data.protocol import Dataset
 
 INSHOP = Benchmark(
@@ -42,7 +42,7 @@ def read_inshop(
 
 def _lines(partition: Path) -> list[tuple[str, str, str]]:
     """Path, item and split of every image, if there are as many as the first line says."""
-    lines = read_list(partition, (str, str, str), skip=2)
+    lines = read_list(partition, (below, str, str), skip=2)
     with partition.open(encoding="utf-8-sig", errors="replace") as file:
         declared = file.readline().strip()
     if declared != str(len(lines)):

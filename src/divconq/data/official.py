@@ -1,10 +1,10 @@
 """Benchmarks as their authors publish them: where their files are, and whether all of them are there."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Int64
@@ -37,13 +37,7 @@ class Row:
 
     @property
     def file(self) -> str:
-        """The path below the root; one that leads out of it is refused, on any system."""
-        parsed = PureWindowsPath(self.path)
-        if parsed.anchor or ".." in parsed.parts:
-            raise ValueError(
-                f"every path of a list must stay below the folder of the dataset, got {self.path!r}; "
-                "correct the list"
-            )
+        """The path below the root."""
         return f"{self.folder}/{self.path}" if self.folder else self.path
 
 
@@ -133,13 +127,30 @@ class Benchmark:
             wrong.append(f"{len(gone):,} of {len(every):,} image files are missing: {first_three(names)}")
         if wrong:
             raise ValueError(
-                f"{root} must be the whole {self.title}, but {'; '.join(wrong)}. Get it again from {self.url}"
+                f"{root} must be the whole {self.title}, but {'; '.join(wrong)}; get it again from {self.url}"
             )
 
 
-def read_list(
-    file: Path, columns: Sequence[type[int] | type[str]], *, skip: int = 0
-) -> list[tuple[Any, ...]]:
+def below(path: str) -> str:
+    """A path of a list, which must stay below the folder of the dataset, on any system.
+
+    Links in that folder may lead anywhere: who made them meant it.
+
+    >>> below("images/../../secret.jpg")
+    Traceback (most recent call last):
+    ValueError: a path that leads out of the folder of the dataset
+    """
+    parsed = PureWindowsPath(path)
+    if parsed.anchor or ".." in parsed.parts:
+        raise ValueError("a path that leads out of the folder of the dataset")
+    return path
+
+
+Column: TypeAlias = Callable[[str], int | str]  # what a word of a list file is read as
+WANTED: Mapping[Column, str] = {int: "NUMBER", str: "TEXT", below: "PATH"}
+
+
+def read_list(file: Path, columns: Sequence[Column], *, skip: int = 0) -> list[tuple[Any, ...]]:
     r"""The lines of a list file as values parted by blanks, after ``skip`` lines of heading.
 
     >>> import tempfile
@@ -157,14 +168,15 @@ def read_list(
         try:
             rows.append(tuple(column(value) for column, value in zip(columns, values, strict=True)))
         except ValueError as error:
-            wanted = " ".join("NUMBER" if column is int else "TEXT" for column in columns)
+            wanted = " ".join(WANTED[column] for column in columns)
+            inside = ", a path below the folder of the dataset" if below in columns else ""
             raise ValueError(
-                f"line {number} of {file} must be {wanted}, got {line!r}; download the file again"
+                f"line {number} of {file} must be {wanted}{inside}, got {line!r}; download the file again"
             ) from error
     return rows
 
 
-def read_numbered(file: Path, column: type[int] | type[str]) -> dict[int, Any]:
+def read_numbered(file: Path, column: Column) -> dict[int, Any]:
     r"""What a list file says of each number; a number may be there once.
 
     >>> import tempfile

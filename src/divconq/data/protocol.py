@@ -79,7 +79,7 @@ class ImageSet:
         if low < 0 or high >= len(self.names):
             raise ValueError(
                 f"labels must be from 0 to {len(self.names) - 1}, as there are {len(self.names)} "
-                f"class names; got {low} to {high}. Renumber them with torch.unique(labels, return_inverse=True)"
+                f"class names, got {low} to {high}; renumber them with torch.unique(labels, return_inverse=True)"
             )
 
     def __len__(self) -> int:

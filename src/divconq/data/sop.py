@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from divconq.data.official import Benchmark, Count, Row, read_list
+from divconq.data.official import Benchmark, Count, Row, below, read_list
 from divconq.data.protocol import Dataset
 
 SOP = Benchmark(
@@ -31,5 +31,5 @@ def read_sop(
 
 
 def _rows(file: Path) -> list[Row]:
-    lines = read_list(file, (int, int, int, str), skip=1)
+    lines = read_list(file, (int, int, int, below), skip=1)
     return [Row("", path, str(product), f"{kind:02d}") for _, product, kind, path in lines]

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
+from os.path import normpath, pardir, sep
 from pathlib import Path
 from typing import TypeAlias
 
@@ -23,7 +24,7 @@ Table: TypeAlias = Mapping[str, Sequence[str]]
 def read_table(
     path: Path, *, size: int = 256, workers: int = 4, test_classes: float = 0.5, seed: int = 0
 ) -> Dataset:
-    """Read the images that a table lists as ``path,label``, relative to its folder.
+    """Read the images that a table lists as ``path,label``, relative to its folder and below it, or absolute.
 
     A column ``split`` says train or test, or train, query or gallery; without it the share ``test_classes`` of
     the classes is kept for testing, drawn by ``seed``. ``x1,y1,x2,y2`` crop the upright image, ``camera`` goes
@@ -34,6 +35,7 @@ def read_table(
     ValueError: there is no file nowhere.csv; check the spelling
     """
     table = _checked(path, _read(path))
+    _check_paths(path, table["path"])
     files = [path.parent / name for name in table["path"]]
     gone = absent(files, workers)
     if gone:
@@ -159,6 +161,20 @@ def _checked(path: Path, table: dict[str, list[str]]) -> Table:
                 "fill them in or remove the rows"
             )
     return known
+
+
+def _check_paths(path: Path, names: Sequence[str]) -> None:
+    """Refuse relative paths that leave the folder of the table; absolute ones say openly where they lead."""
+    leaving = [
+        f"{name} in row {row}"
+        for row, name in enumerate(names, 1)
+        if normpath(name.replace("\\", "/")).split(sep)[0] == pardir
+    ]
+    if leaving:
+        raise ValueError(
+            f"every path of {path} must stay below its folder, got {len(leaving)} that leave it: "
+            f"{first_three(leaving)}; move the table above its images, or write absolute paths"
+        )
 
 
 def _parts(path: Path, table: Table, test_classes: float, seed: int) -> dict[str, list[int]]:

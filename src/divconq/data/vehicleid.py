@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from divconq.data.official import Benchmark, Count, Row, read_list
+from divconq.data.official import Benchmark, Count, Row, below, read_list
 from divconq.data.protocol import Dataset
 
 LISTS = ("train_list.txt", "test_list_800.txt", "test_list_1600.txt", "test_list_2400.txt")
@@ -46,5 +46,5 @@ def read_vehicleid(
 
 
 def _rows(file: Path) -> list[Row]:
-    lines = sorted(read_list(file, (str, int)), key=lambda line: line[1])
+    lines = sorted(read_list(file, (below, int)), key=lambda line: line[1])
     return [Row("image", f"{image}.jpg", str(vehicle)) for image, vehicle in lines]
