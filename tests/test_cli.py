@@ -127,7 +127,7 @@ def test_resume_continues_and_refuses_other_settings(photos, tmp_path, capsys):
     main(["train", "--data", str(photos), "--out", str(out), *TINY])
     main(["train", "--resume", str(out), "--epochs", "3"])
     assert [record["epoch"] for record in Run.open(out).metrics()] == [1, 2, 3]
-    assert "k_max from 2 to 4; start a new run" in refused(capsys, "train", "--resume", out, "--k-max", "4")
+    assert "k_max from 2 to 4; leave them out" in refused(capsys, "train", "--resume", out, "--k-max", "4")
     assert "give no preset and no --out" in refused(capsys, "train", "--resume", out, "--out", "x")
 
 
@@ -137,7 +137,46 @@ def test_a_run_stopped_by_a_user_says_how_to_go_on(photos, tmp_path, capsys, mon
 
     monkeypatch.setattr("divconq.train.train", interrupted)
     out = tmp_path / "run"
+    assert "nothing was written" in refused(capsys, "train", "--data", photos, "--out", out, code=130)
+    Run.create(out, Config())
     assert f"--resume {out}" in refused(capsys, "train", "--data", photos, "--out", out, code=130)
+
+
+def changed(capsys, out, *flags):
+    """What is said of a run that is resumed with other flags, and what it goes on with."""
+    capsys.readouterr()
+    main(["train", "--resume", str(out), *flags])
+    return capsys.readouterr().err
+
+
+def test_a_resumed_run_says_what_was_changed_and_refuses_what_changes_the_result(photos, tmp_path, capsys):
+    out = tmp_path / "run"
+    main(["train", "--data", str(photos), "--out", str(out), *TINY])
+    harmless = changed(
+        capsys, out, "--workers", "1", "--save-steps", "3", "--save-minutes", "2", "--no-cache"
+    )
+    for change in ("workers from 2 to 1", "save_steps from None to 3", "save_minutes from 1.0 to 2.0"):
+        assert f"changed: {change} (the result stays the same)" in harmless
+    rounded = changed(capsys, out, "--precision", "bf16", "--compile", "off")
+    assert "changed: precision from auto to bf16 (the result changes by rounding only)" in rounded
+    assert "changed: compile from auto to off (the result changes by rounding only)" in rounded
+    longer = changed(capsys, out, "--epochs", "3", "--eval-every", "2")
+    assert "changed: epochs from 2 to 3 (every epoch is trained as before)" in longer
+    config = Run.open(out).config
+    assert (config.workers, config.precision, config.epochs) == (1, "bf16", 3), "the next resume knows of it"
+    assert "changed:" not in changed(capsys, out)
+
+    message = refused(capsys, "train", "--resume", out, "--lr", "0.01", "--seed", "5", "--workers", "2")
+    assert "would change its result: lr from 0.001 to 0.01; seed from 0 to 5; leave them out" in message
+    assert "start a new run, or go on with --accept-changes" in message
+    assert Run.open(out).config == config
+    accepted = changed(capsys, out, "--lr", "0.01", "--epochs", "4", "--accept-changes")
+    assert "changed: lr from 0.001 to 0.01 (accepted: the result changes)" in accepted
+    rates = [group["lr"] for group in Run.open(out).load()["optimizer"]["param_groups"]]
+    assert rates[0] == 0.01, "it is trained with, not only written down"
+    message = refused(capsys, "train", "--resume", out, "--dim", "8", "--accept-changes")
+    assert "the checkpoint does not fit the settings" in message
+    assert "for a run that is continued" in refused(capsys, "train", "demo", "--accept-changes")
 
 
 @pytest.mark.parametrize(
@@ -206,7 +245,7 @@ def test_without_out_a_free_folder_is_found(photos, tmp_path, monkeypatch):
 def test_no_folder_has_a_colon_in_its_name(data, folder, tmp_path, monkeypatch):
     asked = []
 
-    def records(config, out, *, resume):
+    def records(config, out, *, resume, stop):
         asked.append((config.data, out))
         return [{"epoch": 1, "k": 1, "recall@1": 0.5, "seconds": {"train": 1.0}}]
 
@@ -225,7 +264,7 @@ def test_a_truncated_or_foreign_checkpoint_is_refused(photos, tmp_path, capsys):
     (out / "last.pt").write_bytes(whole[: len(whole) // 2])
     assert "damaged or not a checkpoint" in refused(capsys, "train", "--resume", out, "--epochs", "2")
     torch.save({"anything": 1}, out / "last.pt")
-    assert "not a checkpoint of this version" in refused(capsys, "train", "--resume", out, "--epochs", "2")
+    assert "damaged or not a checkpoint" in refused(capsys, "train", "--resume", out, "--epochs", "2")
     (out / "model.safetensors").write_bytes(b"nothing")
     assert "not a whole safetensors file" in refused(capsys, "eval", out)
 

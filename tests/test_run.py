@@ -1,13 +1,12 @@
 import dataclasses
 import json
-import os
-import pickle
 
 import pytest
 import torch
 
 from divconq.config import Config
-from divconq.run import Checkpoints, Run, write_atomically
+from divconq.masks import Masks
+from divconq.run import Run
 
 
 @pytest.fixture
@@ -40,81 +39,28 @@ def test_the_log_is_one_object_an_epoch_and_can_be_rewound(run):
     with (run.folder / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 4, "lo')  # the power failed here
     assert [record["epoch"] for record in run.metrics()] == [1, 2, 3]
-    run.rewind(2, dataclasses.replace(run.config, epochs=9))
+    run.rewind(2, 2, dataclasses.replace(run.config, epochs=9))
     lines = (run.folder / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
     assert Run.open(run.folder).config.epochs == 9
 
 
-def test_checkpoints_come_back(run):
-    run.save("best", {"epoch": 3, "model": {"w": torch.arange(3)}})
-    run.save("last", {"epoch": 4, "model": {"w": torch.arange(4)}})
-    assert run.load("last")["epoch"] == 4
-    assert torch.equal(run.load("best")["model"]["w"], torch.arange(3))
+def test_divisions_after_the_place_it_goes_on_from_are_forgotten_and_so_is_what_was_half_written(run):
+    for epoch in (1, 2, 3):
+        run.save_division(epoch, torch.zeros(4, dtype=torch.int64), Masks(8, 2))
+    leftovers = [run.folder / ".last.pt.17.tmp", run.folder / "divisions" / ".epoch_0004.safetensors.17.tmp"]
+    for file in leftovers:
+        file.write_bytes(b"half")
+    run.rewind(2, 3, run.config)
+    kept = sorted(path.name for path in (run.folder / "divisions").iterdir())
+    assert kept == ["epoch_0001.safetensors", "epoch_0002.safetensors"]
+    assert not any(file.exists() for file in leftovers)
 
 
-def test_a_truncated_checkpoint_is_a_clear_error(run):
-    run.save("last", {"epoch": 1, "w": torch.zeros(1000)})
-    whole = (run.folder / "last.pt").read_bytes()
-    for size in (0, 10, len(whole) // 2, len(whole) - 1):
-        (run.folder / "last.pt").write_bytes(whole[:size])
-        with pytest.raises(ValueError, match=r"last.pt is damaged or not a checkpoint.*use best.pt"):
-            run.load()
-
-
-class Hostile:
-    def __reduce__(self):
-        return (os.mkdir, ("hostile-was-here",))
-
-
-def test_a_hostile_checkpoint_is_not_executed(run, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for write in (torch.save, lambda thing, path: path.write_bytes(pickle.dumps(thing))):
-        write({"format": "divconq checkpoint 1", "model": Hostile()}, run.folder / "last.pt")
-        with pytest.raises(ValueError, match="damaged or not a checkpoint"):
-            run.load()
-    assert not (tmp_path / "hostile-was-here").exists()
-
-
-def test_a_foreign_checkpoint_is_refused(run):
-    torch.save({"state_dict": {}}, run.folder / "last.pt")
-    with pytest.raises(ValueError, match="is not a checkpoint of this version"):
-        run.load()
-
-
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
-    path = tmp_path / "file"
-    path.write_text("old")
-
-    def fail(target):
-        target.write_text("half")
-        raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        write_atomically(path, fail)
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_checkpoints_are_minutes_apart_and_belong_together(run):
-    checkpoints = Checkpoints(run, minutes=10)
-    state = {"epoch": 1, "model": {"w": torch.zeros(1)}, "optimizer": {}}
-    checkpoints.offer(state, best=True, now=False)
-    assert run.load("last")["epoch"] == run.load("best")["epoch"] == 1
-    assert "optimizer" not in run.load("best")
-
-    checkpoints.offer({**state, "epoch": 2}, best=True, now=False)
-    state["model"]["w"] += 1  # training goes on
-    checkpoints.offer({**state, "epoch": 3}, best=False, now=False)
-    assert run.load("last")["epoch"] == run.load("best")["epoch"] == 1
-
-    checkpoints.offer({**state, "epoch": 4}, best=False, now=True)
-    assert (run.load("last")["epoch"], run.load("best")["epoch"]) == (4, 2)
-    assert (run.load("last")["model"]["w"], run.load("best")["model"]["w"]) == (1, 0)
-
-
-def test_checkpoints_without_a_pause_are_all_written(run):
-    checkpoints = Checkpoints(run, minutes=0)
-    for epoch in (1, 2):
-        checkpoints.offer({"epoch": epoch}, best=False, now=False)
-        assert run.load("last")["epoch"] == epoch
+def test_a_run_without_a_checkpoint_starts_from_its_beginning_if_nothing_is_lost_by_it(run):
+    run.log({"epoch": 1})  # killed before its first checkpoint was there
+    with pytest.warns(UserWarning, match="holds no checkpoint yet: it starts from its beginning"):
+        assert run.resume() is None
+    run.log({"epoch": 2})
+    with pytest.raises(ValueError, match=r"holds no last.pt"):
+        run.resume()

@@ -38,7 +38,7 @@ def test_metrics_and_files_of_a_run(tiny, tmp_path):
     names = sorted(path.relative_to(tmp_path / "run").as_posix() for path in (tmp_path / "run").rglob("*.*"))
     assert names == [
         "best.pt", "config.yaml", "divisions/epoch_0001.safetensors", "divisions/epoch_0002.safetensors",
-        "divisions/epoch_0003.safetensors", "last.pt", "metrics.jsonl", "model.safetensors",
+        "divisions/epoch_0003.safetensors", "last.pt", "metrics.jsonl", "model.safetensors", "previous.pt",
     ]  # fmt: skip
 
 
@@ -239,6 +239,10 @@ def test_a_checkpoint_of_other_data_is_refused(tiny, tmp_path, photos):
         train(other, tmp_path / "run", resume=True)
     with pytest.raises(ValueError, match="the checkpoint does not fit the settings"):
         train(dataclasses.replace(tiny, dim=8), tmp_path / "run", resume=True)
+    with pytest.raises(ValueError, match="the classes of the training images were others"):
+        train(
+            dataclasses.replace(tiny, seed=1), tmp_path / "run", resume=True
+        )  # which splits them another way
 
 
 def test_config_is_what_the_run_was_trained_with(tiny, tmp_path):

@@ -19,6 +19,8 @@ class TrainArguments:
     """The run folder to make; runs/NAME when not given."""
     resume: Path | None = None
     """Continue the run in this folder."""
+    accept_changes: bool = False
+    """With --resume: go on although settings were changed that change the result."""
 
 
 @dataclass(frozen=True)

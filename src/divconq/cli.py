@@ -1,9 +1,11 @@
 """The command line: thin, each command reads its flags and calls the library."""
 
 import dataclasses
+import errno
 import json
 import os
 import re
+import shlex
 import sys
 import warnings
 from collections.abc import Callable
@@ -24,8 +26,9 @@ from divconq.arguments import (
     take_free_flags,
 )
 from divconq.checks import did_you_mean
-from divconq.config import differences, from_yaml, to_yaml
+from divconq.config import MAY_CHANGE, Config, differences, from_yaml, to_yaml
 from divconq.presets import PRESETS, preset
+from divconq.stopping import Stopped, StopSignals
 
 USAGE = """divconq {version}: train image-retrieval embeddings by divide and conquer
 
@@ -43,17 +46,7 @@ Every command explains its flags with --help, for example: divconq train cub --h
 """
 
 COMPILERS = ("torch._inductor", "torch._dynamo", "torch.autograd.graph")  # their warnings are for developers
-MAY_CHANGE = {
-    "epochs",
-    "save_minutes",
-    "device",
-    "workers",
-    "eval_every",
-    "root",
-    "data",
-    "cache",
-    "import_file",
-}
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -115,12 +108,9 @@ def train_command(argv: list[str]) -> None:
     if parsed.resume is not None:
         if named is not None or parsed.out is not None:
             raise ValueError("--resume continues a run as it was set up; give no preset and no --out with it")
-        refused = {name: pair for name, pair in differences(start, config).items() if name not in MAY_CHANGE}
-        if refused:
-            listed = "; ".join(f"{name} from {old} to {new}" for name, (old, new) in refused.items())
-            raise ValueError(
-                f"a resumed run keeps its settings, but these would change: {listed}; start a new run"
-            )
+        _name_changes(start, config, accept=parsed.accept_changes)
+    elif parsed.accept_changes:
+        raise ValueError("--accept-changes is for a run that is continued; give --resume RUN with it")
     out = parsed.resume or parsed.out or _free_folder(named or Path(config.data).stem)
 
     from divconq import train as training
@@ -128,9 +118,14 @@ def train_command(argv: list[str]) -> None:
 
     print(f"training on {config.data} into {out}", file=sys.stderr)
     try:
-        records = training.train(config, out, resume=parsed.resume is not None)
-    except KeyboardInterrupt:
-        _fail(f"stopped; continue from the last checkpoint with: divconq train --resume {out}", 130)
+        with StopSignals() as stop:
+            records = training.train(config, out, resume=parsed.resume is not None, stop=stop)
+    except KeyboardInterrupt as stopped:
+        _fail(f"stopped; {_how_to_go_on(out)}", stopped.code if isinstance(stopped, Stopped) else 130)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        _fail(f"the disk is full ({error}); what was saved is kept: free space, then {_how_to_go_on(out)}", 1)
     print(summary(records, "val_recall@1" if config.val_classes else "recall@1", out))
 
 
@@ -268,6 +263,25 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "bench": bench_command,
     "presets": presets_command,
 }
+
+
+def _name_changes(before: Config, now: Config, *, accept: bool) -> None:
+    """Say what a resumed run does otherwise than before; refuse what changes its result, unless accepted."""
+    changes = {name: f"{name} from {old} to {new}" for name, (old, new) in differences(before, now).items()}
+    refused = [change for name, change in changes.items() if name not in MAY_CHANGE]
+    if refused and not accept:
+        raise ValueError(
+            f"a resumed run keeps its settings, but these would change its result: {'; '.join(refused)}; leave them "
+            "out, start a new run, or go on with --accept-changes"
+        )
+    for name, change in changes.items():
+        print(f"changed: {change} ({MAY_CHANGE.get(name, 'accepted: the result changes')})", file=sys.stderr)
+
+
+def _how_to_go_on(out: Path) -> str:
+    if (out / "config.yaml").is_file():
+        return f"continue with: divconq train --resume {shlex.quote(str(out))}"
+    return "start again: nothing was written"
 
 
 def _free_folder(name: str) -> Path:

@@ -12,6 +12,14 @@ import yaml
 from divconq.checks import check_power_of_two
 
 RGB = tuple[float, float, float]
+MAY_CHANGE = {
+    **dict.fromkeys(
+        ("data", "root", "import_file", "pretrained", "backbone_weights"), "the result stays the same"
+    ),
+    **dict.fromkeys(("cache", "workers", "save_minutes", "save_steps"), "the result stays the same"),
+    **dict.fromkeys(("device", "precision", "compile"), "the result changes by rounding only"),
+    **dict.fromkeys(("epochs", "eval_every"), "every epoch is trained as before"),
+}  # what a run may go on with that was begun with another, and what becomes of it
 
 
 @dataclass(frozen=True)
@@ -118,7 +126,9 @@ class Config:
     weight_decay: float = 1e-3
     """Adam's weight decay."""
     save_minutes: float = 1.0
-    """Minutes between checkpoints; the first and the last epoch always have one."""
+    """Minutes between checkpoints; the ends of the first and of the last epoch always have one."""
+    save_steps: int | None = None
+    """Also write a checkpoint after this many steps; None: by the clock alone."""
     seed: int = 0
     """Seed of everything that is random."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -179,6 +189,8 @@ class Config:
             raise ValueError(f"ks must be positive numbers, got {self.ks}; use for example --ks 1 2 4 8")
         if self.finetune_from is not None:
             _at_least("finetune_from", self.finetune_from, 0)
+        if self.save_steps is not None:
+            _at_least("save_steps", self.save_steps, 1)
 
 
 def _at_least(name: str, value: float, least: float) -> None:

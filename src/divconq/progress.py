@@ -11,13 +11,13 @@ from tqdm import tqdm
 
 
 class Progress:
-    """A bar over all epochs: epoch, K, loss, R@1, images/s and the time left."""
+    """A bar over all epochs: epoch, K, loss, R@1, images/s and the time left; ``done`` steps were made before."""
 
-    def __init__(self, epochs: int, steps: int, batch: int, first: int = 0) -> None:
+    def __init__(self, epochs: int, steps: int, batch: int, done: int = 0) -> None:
         self.epochs, self.batch = epochs, batch
         self.bar = tqdm(
             total=epochs * steps * batch,
-            initial=first * steps * batch,
+            initial=done * batch,
             unit=" images",
             unit_scale=True,
             smoothing=0.05,
@@ -49,23 +49,34 @@ class Progress:
 
 
 class Clock:
-    """Seconds spent in each phase.
+    """Seconds spent in each phase, on top of those spent ``before``.
 
-    >>> clock = Clock()
+    >>> clock = Clock({"divide": 2.0})
     >>> with clock("train"):
-    ...     pass
+    ...     list(clock.so_far())
+    ['divide', 'train']
     >>> list(clock.seconds)
-    ['train']
+    ['divide', 'train']
     """
 
-    def __init__(self) -> None:
-        self.seconds: defaultdict[str, float] = defaultdict(float)
+    def __init__(self, before: Mapping[str, float] | None = None) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float, before or {})
+        self.phase: tuple[str, float] | None = None
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Count the time of the block towards ``phase``."""
-        start = time.perf_counter()
+        self.phase = phase, time.perf_counter()
         try:
             yield
         finally:
-            self.seconds[phase] += time.perf_counter() - start
+            self.seconds = defaultdict(float, self.so_far())
+            self.phase = None
+
+    def so_far(self) -> dict[str, float]:
+        """The seconds of each phase, with those of the one that is not over yet."""
+        seconds = self.seconds.copy()
+        if self.phase is not None:
+            phase, start = self.phase
+            seconds[phase] += time.perf_counter() - start
+        return dict(seconds)

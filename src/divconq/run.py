@@ -3,20 +3,19 @@
 import copy
 import json
 import os
-import time
-from collections.abc import Callable
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
+from divconq import checkpoints
 from divconq.config import Config, from_yaml, to_yaml
 from divconq.masks import Masks
 from divconq.model import Embedder, load_model, make_model, save_model
-
-FORMAT = "divconq checkpoint 1"
+from divconq.writing import remove_unfinished
+from divconq.writing import write_atomically as write_atomically
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,8 @@ class Run:
     """One training run on disk; every file in it is written whole or not at all.
 
     ``config.yaml``, ``metrics.jsonl`` (one object an epoch), ``divisions/`` (partition and masks at every
-    division), ``last.pt`` (to resume from), ``best.pt`` (the best epoch), ``model.safetensors`` (to use).
+    division), ``last.pt`` (to resume from) and ``previous.pt`` (the one before it), ``best.pt`` (the best epoch),
+    ``model.safetensors`` (to use).
     """
 
     folder: Path
@@ -57,9 +57,11 @@ class Run:
             raise ValueError(f"{file} cannot be read: {error}") from error
 
     def log(self, record: dict[str, Any]) -> None:
-        """Add one epoch's figures to ``metrics.jsonl``."""
+        """Add one epoch's figures to ``metrics.jsonl``; they are on disk before a checkpoint counts the epoch."""
         with (self.folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def metrics(self) -> list[dict[str, Any]]:
         """What was logged, an object an epoch; a line cut short by a crash is left out."""
@@ -71,11 +73,16 @@ class Run:
                 break
         return records
 
-    def rewind(self, epochs: int, config: Config) -> None:
-        """Forget what was logged after the first ``epochs``, and go on from there with ``config``."""
+    def rewind(self, epochs: int, divisions: int, config: Config) -> None:
+        """Forget what was logged after ``epochs`` and divided from epoch ``divisions`` on; go on with ``config``."""
+        for folder in (self.folder, self.folder / "divisions"):
+            remove_unfinished(folder)
         kept = [json.dumps(record) + "\n" for record in self.metrics() if record["epoch"] <= epochs]
         write_atomically(self.folder / "metrics.jsonl", lambda path: path.write_text("".join(kept)))
         write_atomically(self.folder / "config.yaml", lambda path: path.write_text(to_yaml(config)))
+        for file in (self.folder / "divisions").glob("epoch_*.safetensors"):
+            if int(file.stem.removeprefix("epoch_")) >= divisions:
+                file.unlink()
 
     def save_division(self, epoch: int, labels: Tensor, masks: Masks) -> None:
         """Keep a partition and the masks it starts with, for later analysis."""
@@ -85,27 +92,20 @@ class Run:
         target = self.folder / "divisions" / f"epoch_{epoch:04d}.safetensors"
         write_atomically(target, lambda path: save_file(tensors, path))
 
-    def save(self, which: Literal["last", "best"], state: dict[str, Any]) -> None:
-        """Write a checkpoint."""
-        file = self.folder / f"{which}.pt"
-        write_atomically(file, lambda path: torch.save({"format": FORMAT, **state}, path))
-
     def load(self, which: Literal["last", "best"] = "last") -> dict[str, Any]:
         """A checkpoint's contents, on the CPU; nothing in the file is executed."""
-        path = self.folder / f"{which}.pt"
-        if not path.is_file():
-            raise ValueError(
-                f"{self.folder} holds no {which}.pt: it stopped before its first epoch; train it anew"
+        return checkpoints.load(self.folder, which)
+
+    def resume(self) -> dict[str, Any] | None:
+        """The checkpoint to go on from; None, with a warning, if the run was stopped before its first."""
+        if len(self.metrics()) <= 1 and not checkpoints.exist(
+            self.folder
+        ):  # the first epoch is logged just before
+            warnings.warn(
+                f"{self.folder} holds no checkpoint yet: it starts from its beginning", stacklevel=2
             )
-        try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # a damaged or hostile file fails in many ways
-            raise ValueError(
-                f"{path} is damaged or not a checkpoint ({type(error).__name__}); {_remedy(which)}"
-            ) from error
-        if not isinstance(state, dict) or state.get("format") != FORMAT:
-            raise ValueError(f"{path} is not a checkpoint of this version of divconq; {_remedy(which)}")
-        return dict(state)
+            return None
+        return checkpoints.resume(self.folder)
 
     def export(self, model: Embedder, mask: Tensor) -> None:
         """Write ``model.safetensors``: the network with the conquered mask folded into its head."""
@@ -126,42 +126,3 @@ class Run:
         model.load_state_dict(state["model"])
         masks.load_state_dict(state["masks"])
         return model.fold_(masks.conquer().detach()).eval()
-
-
-class Checkpoints:
-    """Writes a run's checkpoints, ``minutes`` apart; the best epoch waits in memory for the next of them.
-
-    So the two files always belong together, and neither is written more often than it is worth.
-    """
-
-    def __init__(self, run: Run, minutes: float) -> None:
-        self.run, self.minutes, self.due = run, minutes, 0.0
-        self.best: dict[str, Any] | None = None
-
-    def offer(self, state: dict[str, Any], *, best: bool, now: bool) -> None:
-        """Write the state if it is time, or ``now``; keep it in mind if it is the ``best``."""
-        if best:
-            self.best = copy.deepcopy({name: part for name, part in state.items() if name != "optimizer"})
-        if now or time.monotonic() >= self.due:
-            if self.best is not None:
-                self.run.save("best", self.best)
-                self.best = None
-            self.run.save("last", state)
-            self.due = time.monotonic() + 60 * self.minutes
-
-
-def _remedy(which: str) -> str:
-    other = "best" if which == "last" else "last"
-    return f"copy it again from where it was made, or use {other}.pt"
-
-
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a file beside ``path``, make sure it is on disk, then put it in place."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        write(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

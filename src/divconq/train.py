@@ -1,14 +1,18 @@
 """THE loop: divide the data and the embedding, train each subspace on its cluster, conquer."""
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from divconq.checkpoints import Checkpoints
 from divconq.config import Config
+from divconq.data import ImageSet
 from divconq.data.batches import training_batches
 from divconq.data.sampler import EpochPlan, plan_epoch
 from divconq.data.transforms import augment
@@ -18,32 +22,61 @@ from divconq.graphs import Fallback
 from divconq.job import Job, prepare
 from divconq.optim import load_optimizer, reset_moments
 from divconq.progress import Clock, Progress
-from divconq.run import Checkpoints, Run
+from divconq.randomness import generator_states, seed_all, set_generator_states
+from divconq.run import Run
 from divconq.step import TrainingStep
+from divconq.stopping import StopSignals
 from divconq.watch import LossWatch, warn_of_collapse
 
 View: TypeAlias = Callable[..., Tensor]
 
 
-def train(config: Config, out: Path, *, resume: bool = False) -> list[dict[str, Any]]:
-    """Train as ``config`` says into the run folder ``out``; returns the log, one record an epoch."""
+@dataclass(frozen=True)
+class Position:
+    """Where a run is: after so many epochs, and after the steps of the next one whose losses are there."""
+
+    partition: Partition
+    best: float = -math.inf
+    epoch: int = 0
+    losses: Tensor = field(default_factory=lambda: torch.empty(0))
+    seconds: dict[str, float] = field(default_factory=dict)
+    generators: dict[str, Any] = field(default_factory=dict)  # an epoch that begins seeds them anew
+
+    @property
+    def step(self) -> int:
+        """How many steps of the epoch are done; its division came before the first."""
+        return len(self.losses)
+
+
+def train(
+    config: Config, out: Path, *, resume: bool = False, stop: StopSignals | None = None
+) -> list[dict[str, Any]]:
+    """Train as ``config`` says into the run folder ``out``; returns the log, one record an epoch.
+
+    A signal that ``stop`` notes ends it after the step, with a checkpoint: ``Stopped`` is raised.
+    """
     job = prepare(config)
     model, masks, optimizer = job.model, job.masks, job.optimizer
     images, labels = job.train, job.train.labels
-    partition, first, best = Partition.whole(len(images)), 0, -math.inf
+    at = Position(Partition.whole(len(images)))
     if resume:
         run = Run.open(out)
-        partition, first, best = restore(job, run.load("last"))
-        run.rewind(first, config)
+        if (state := run.resume()) is not None:
+            at = restore(job, state)
+        run.rewind(at.epoch, at.epoch + (at.step > 0), config)
     else:
         run = Run.create(out, config)
 
+    partition, best = at.partition, at.best
     step, view = step_of(job), view_of(job)
-    checkpoints, coming = Checkpoints(run, config.save_minutes), None
-    progress = Progress(config.epochs, math.ceil(len(images) / config.batch), config.batch, first)
-    for epoch in range(first, config.epochs):
-        clock = Clock()
-        if divides(config, epoch):
+    checkpoints, coming = Checkpoints(out, config.save_minutes, config.save_steps), None
+    steps = math.ceil(len(images) / config.batch)
+    progress = Progress(config.epochs, steps, config.batch, at.epoch * steps + at.step)
+    stop = stop or StopSignals()
+    stop.patient = True
+    for epoch in range(at.epoch, config.epochs):
+        clock = Clock(at.seconds)
+        if divides(config, epoch) and at.step == 0:
             with clock("divide"):
                 needs_x = config.division in NEEDS_EMBEDDINGS
                 x = job.embed(images, features=config.cluster_on == "features") if needs_x else None
@@ -59,15 +92,24 @@ def train(config: Config, out: Path, *, resume: bool = False) -> list[dict[str, 
         with clock("train"):
             plan = coming or plan_for(config, labels, partition, epoch)
             seed = epoch_seed(config.seed, epoch)
-            torch.manual_seed(seed)
+            seed_all(seed)
             finetuning = config.finetune_from is not None and epoch >= config.finetune_from
             model.train().backbone.requires_grad_(not backbone_rests(config, epoch))
-            watch = LossWatch(epoch, plan.clusters, job.device)
+            watch = LossWatch(epoch, plan.clusters, job.device, before=at.losses)
+            if at.step > 0:
+                set_generator_states(at.generators, job.device)
             progress.epoch(epoch, partition.k)
-            for x, y, cluster in batches_of(job, plan, view, seed):
+            for x, y, cluster in batches_of(job, plan, view, seed, start=watch.done):
                 loss, finite = step(x, y, None if finetuning else cluster)
                 watch.step(loss, finite)
                 progress.step(watch.latest)
+                if checkpoints.step() or stop.wished:
+                    states = generator_states(job.device)
+                    within = Position(partition, best, epoch, watch.so_far(), clock.so_far(), states)
+                    checkpoints.write(snapshot(job, within))
+                    if stop.wished:
+                        progress.close()
+                        raise stop.stopped()
             coming = None  # planned while a GPU still works, unless a division comes first
             if epoch + 1 < config.epochs and not divides(config, epoch + 1):
                 coming = plan_for(config, labels, partition, epoch + 1)
@@ -92,40 +134,68 @@ def train(config: Config, out: Path, *, resume: bool = False) -> list[dict[str, 
         record["seconds"] = dict(clock.seconds)
         run.log(record)
         progress.show(record)
-        checkpoint = {
-            "epoch": epoch + 1,
-            "best": best,
-            "k": partition.k,
-            "partition": partition.labels,
-            "model": model.state_dict(),
-            "masks": masks.state_dict(),
-            "loss": job.loss.state_dict(),
-            "optimizer": optimizer.state_dict(),
-        }
-        checkpoints.offer(checkpoint, best=is_best, now=epoch + 1 == config.epochs)
+        at = Position(partition, best, epoch + 1)
+        stopping = stop.wished
+        checkpoints.offer(snapshot(job, at), best=is_best, now=stopping or at.epoch == config.epochs)
+        if stopping:
+            progress.close()
+            raise stop.stopped()
     progress.close()
     run.export(model, masks.conquer())
     return run.metrics()
 
 
-def restore(job: Job, state: dict[str, Any]) -> tuple[Partition, int, float]:
-    """Fill network, masks, loss and optimiser from a checkpoint; returns the partition, epoch and best score."""
+def snapshot(job: Job, at: Position) -> dict[str, Any]:
+    """What a checkpoint holds."""
+    return {
+        "epoch": at.epoch,
+        "step": at.step,
+        "best": at.best,
+        "k": at.partition.k,
+        "partition": at.partition.labels,
+        "losses": at.losses,
+        "seconds": at.seconds,
+        "generators": at.generators,
+        "data": fingerprint(job.train),
+        "model": job.model.state_dict(),
+        "masks": job.masks.state_dict(),
+        "loss": job.loss.state_dict(),
+        "optimizer": job.optimizer.state_dict(),
+    }
+
+
+def restore(job: Job, state: dict[str, Any]) -> Position:
+    """Fill network, masks, loss and optimiser from a checkpoint; returns where the run was."""
     try:
         job.model.load_state_dict(state["model"])
         job.masks.load_state_dict(state["masks"])
         job.loss.load_state_dict(state["loss"])
+        rates = [
+            {name: group[name] for name in ("lr", "weight_decay")} for group in job.optimizer.param_groups
+        ]
         load_optimizer(job.optimizer, state["optimizer"])
+        for group, rate in zip(job.optimizer.param_groups, rates, strict=True):
+            group.update(rate)  # they are what the settings say now
         partition = Partition(state["partition"], state["k"])
         if len(partition.labels) != len(job.train):
             raise ValueError(
                 f"it divides {len(partition.labels)} training images, there are {len(job.train)} now"
             )
-        return partition, state["epoch"], state["best"]
+        if state["data"] != fingerprint(job.train):
+            raise ValueError("the classes of the training images were others")
+        names = ("best", "epoch", "losses", "seconds", "generators")
+        return Position(partition, **{name: state[name] for name in names})
     except (KeyError, ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
             f"the checkpoint does not fit the settings and the data ({reason}); resume with those it was made with"
         ) from error
+
+
+def fingerprint(images: ImageSet) -> str:
+    """A number for the labels and the names of their classes, to tell other data."""
+    names = "\n".join(images.names).encode()
+    return hashlib.sha256(images.labels.cpu().numpy().tobytes() + names).hexdigest()
 
 
 def step_of(job: Job) -> TrainingStep:
@@ -141,8 +211,10 @@ def view_of(job: Job) -> View:
     return Fallback(torch.compile(augment, dynamic=False), augment, "the augmentation")
 
 
-def batches_of(job: Job, plan: EpochPlan, view: View, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Images, labels and cluster of each step of a plan, on the device."""
+def batches_of(
+    job: Job, plan: EpochPlan, view: View, seed: int, start: int = 0
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Images, labels and cluster of each step of a plan from ``start`` on, on the device."""
     return training_batches(
         job.train,
         plan,
@@ -152,6 +224,7 @@ def batches_of(job: Job, plan: EpochPlan, view: View, seed: int) -> Iterator[tup
         seed=seed,
         device=job.device,
         view=view,
+        start=start,
     )
 
 

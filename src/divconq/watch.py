@@ -12,6 +12,8 @@ COLLAPSED = 0.01
 class LossWatch:
     """Keeps the losses of an epoch on the device and stops the run when one is not finite.
 
+    ``before`` are those of the steps that were done before the run was resumed.
+
     >>> watch = LossWatch(epoch=0, clusters=torch.tensor([0, 1]), device=torch.device("cpu"))
     >>> watch.step(torch.tensor(2.0), torch.tensor(True))
     >>> watch.step(torch.tensor(float("nan")), torch.tensor(True))
@@ -20,12 +22,31 @@ class LossWatch:
 loss itself failed; lower its scale or margin, or choose another --loss
     """
 
-    def __init__(self, epoch: int, clusters: Int64[Tensor, " steps"], device: torch.device) -> None:
-        self.epoch, self.clusters, self.done, self.checked = epoch, clusters, 0, 0
+    def __init__(
+        self,
+        epoch: int,
+        clusters: Int64[Tensor, " steps"],
+        device: torch.device,
+        before: Float[Tensor, " done"] | None = None,
+    ) -> None:
+        self.epoch, self.clusters = epoch, clusters
         self.losses = torch.zeros(len(clusters), device=device)
+        self.done = self.checked = 0 if before is None else min(len(before), len(clusters))
+        if before is not None:
+            self.losses[: self.done] = before[: self.done].to(device)
         self.finite = torch.ones(len(clusters), dtype=torch.bool, device=device)
         self.latest: float | None = None
         self.waits = device.type == "cpu"  # to read from a GPU is to wait for it
+
+    def so_far(self) -> Float[Tensor, " done"]:
+        """The losses of the steps that are done, all of them finite, on the CPU.
+
+        >>> watch = LossWatch(0, torch.tensor([0, 0]), torch.device("cpu"), before=torch.tensor([2.0]))
+        >>> watch.step(torch.tensor(4.0), torch.tensor(True)); watch.so_far()
+        tensor([2., 4.])
+        """
+        self.check()
+        return self.losses[: self.done].cpu()
 
     def step(self, loss: Float[Tensor, ""], finite: Bool[Tensor, ""]) -> None:
         """Note one step's loss, and whether its embeddings were finite; on a GPU they are read in the end."""

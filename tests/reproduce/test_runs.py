@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from divconq import checkpoints
 from divconq.cli import main
 from divconq.reproduce import load_table, parse_changes, parse_table, plan, read_results, render, reproduce
-from divconq.run import Run
 
 TEXT = """
 title: Photos
@@ -136,15 +136,15 @@ def test_a_changed_definition_is_run_again_and_only_that(complete, text, tmp_pat
 
 def test_a_stopped_table_goes_on_where_it_was(complete, table, tmp_path, monkeypatch):
     epochs = []
-    save = Run.save
+    save = checkpoints.save
 
-    def save_then_stop(run, which, state):
-        save(run, which, state)
+    def save_then_stop(folder, which, state):
+        save(folder, which, state)
         epochs.extend([state["epoch"]] if which == "last" else [])
         if len(epochs) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Run, "save", save_then_stop)
+    monkeypatch.setattr(checkpoints, "save", save_then_stop)
     with pytest.raises(KeyboardInterrupt):
         reproduce(table, tmp_path, seeds=[0], say=lambda line: None, device="cpu", workers=2)
     assert epochs == [1, 2, 1]

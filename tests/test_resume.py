@@ -1,0 +1,427 @@
+"""A run that was stopped, in whatever way, ends as one that never was."""
+
+import dataclasses
+import errno
+import itertools
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+
+from divconq.cli import main
+from divconq.config import to_yaml
+from divconq.losses import LOSSES
+from divconq.presets import preset
+from divconq.run import Run
+from divconq.step import TrainingStep
+from divconq.stopping import Stopped, StopSignals
+from divconq.train import train
+from killed_runs import DEATHS
+
+TIMINGS = ("images_per_s", "seconds")
+
+
+def without_timings(records):
+    return [{name: value for name, value in record.items() if name not in TIMINGS} for record in records]
+
+
+def same(a, b):
+    """Bit by bit, all the way down."""
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[name], b[name]) for name in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+def assert_same_runs(whole, other):
+    whole, other = Run.open(whole), Run.open(other)
+    files = [
+        sorted(path.relative_to(run.folder).as_posix() for path in run.folder.rglob("*"))
+        for run in (whole, other)
+    ]
+    assert files[0] == files[1], "nothing is missing, and nothing is left behind"
+    assert without_timings(whole.metrics()) == without_timings(other.metrics())
+    for which in ("last", "best"):
+        for part, value in whole.load(which).items():
+            assert same(value, other.load(which)[part]), (which, part)
+    for name in files[0]:
+        if name.endswith(".safetensors"):
+            assert (whole.folder / name).read_bytes() == (other.folder / name).read_bytes(), name
+
+
+class StopAt(StopSignals):
+    """A signal comes during the ``step``-th step, counted over all epochs."""
+
+    def __init__(self, monkeypatch, step, number=signal.SIGINT):
+        super().__init__()
+        real, left = TrainingStep.__call__, [step]
+
+        def counted(training_step, *batch):
+            left[0] -= 1
+            if left[0] == 0:
+                self.number = number
+            return real(training_step, *batch)
+
+        monkeypatch.setattr(TrainingStep, "__call__", counted)
+
+
+def stopped_and_resumed(config, out, monkeypatch, *steps):
+    """Train with a stop after so many steps, and again after so many more."""
+    for number, step in enumerate(steps):
+        with pytest.raises(Stopped), monkeypatch.context() as patch:
+            train(config, out, resume=number > 0, stop=StopAt(patch, step))
+    return train(config, out, resume=True)
+
+
+@pytest.fixture
+def small(tiny):
+    return dataclasses.replace(tiny, epochs=3, k_max=2, augmentation="geom+color", crop="random_resized")
+
+
+@pytest.mark.parametrize("steps", [(1,), (4,), (7, 1), (2, 3, 3)])
+def test_a_run_stopped_at_any_step_ends_as_one_that_was_not(small, tmp_path, monkeypatch, steps):
+    """An epoch has four steps; the second and the third begin with a division."""
+    train(small, tmp_path / "whole")
+    stopped_and_resumed(small, tmp_path / "run", monkeypatch, *steps)
+    assert_same_runs(tmp_path / "whole", tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"division": "flat", "cluster_order": "round_robin"},
+        {"masks": "fixed", "finetune_from": 1},
+        {"freeze_backbone_epochs": 1, "freeze_batchnorm": False},
+        {"per_class": 2, "dropout": 0.5, "eval_every": 2},
+        {"loss": "ProxyAnchorLoss", "augmentation": "color-heavy", "val_classes": 2},
+        {"loss": "MultiSimilarityLoss", "miner": "BatchEasyHardMiner", "cache": False},
+    ],
+    ids=lambda change: "-".join(f"{name}={value}" for name, value in change.items()),
+)
+def test_so_it_is_with_every_switch(small, tmp_path, monkeypatch, change):
+    config = dataclasses.replace(small, **change)
+    train(config, tmp_path / "whole")
+    stopped_and_resumed(config, tmp_path / "run", monkeypatch, 6, 1)
+    assert_same_runs(tmp_path / "whole", tmp_path / "run")
+
+
+def test_every_generator_goes_on_where_it_was(small, tmp_path, monkeypatch):
+    class Draws(torch.nn.Module):
+        """A loss with random numbers of three kinds."""
+
+        def forward(self, z, labels):
+            return (z * torch.randn_like(z)).sum() * random.random() * np.random.rand()
+
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # who checks types draws numbers, too
+    monkeypatch.setitem(LOSSES, "draws", Draws)
+    config = dataclasses.replace(small, loss="draws")
+    train(config, tmp_path / "whole")
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)  # whatever they were
+    stopped_and_resumed(config, tmp_path / "run", monkeypatch, 3, 4)
+    assert_same_runs(tmp_path / "whole", tmp_path / "run")
+
+
+def test_no_image_before_the_place_is_read_and_no_division_made_again(small, tmp_path, monkeypatch):
+    config = dataclasses.replace(small, epochs=2)
+    with pytest.raises(Stopped), monkeypatch.context() as patch:
+        train(config, tmp_path / "run", stop=StopAt(patch, 7))
+    state = Run.open(tmp_path / "run").load()
+    assert (state["epoch"], state["step"], state["k"], len(state["losses"])) == (1, 3, 2, 3)
+    assert set(state["seconds"]) == {"divide", "train"}
+    trained = []
+    real = TrainingStep.__call__
+    monkeypatch.setattr(TrainingStep, "__call__", lambda *args: trained.append(1) or real(*args))
+    monkeypatch.setattr("divconq.train.divide", lambda *args, **kwargs: pytest.fail("divided again"))
+    (_, record) = train(config, tmp_path / "run", resume=True)
+    assert len(trained) == 1
+    assert record["seconds"]["divide"] == state["seconds"]["divide"]
+    assert record["seconds"]["train"] > state["seconds"]["train"]
+    assert record["images_per_s"] == pytest.approx(48 / record["seconds"]["train"])
+
+
+def test_a_run_killed_thirty_times_ends_as_one_that_never_was(tiny, tmp_path):
+    """At forced places and at random times, each time with SIGKILL."""
+    config = dataclasses.replace(
+        tiny,
+        k_max=4,
+        epochs=8,
+        divide_every=2,
+        augmentation="geom+color",
+        nmi=False,
+        save_minutes=60.0,
+        save_steps=2,
+    )
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    command = [
+        Path(__file__).with_name("killed_runs.py"),
+        *(tmp_path / name for name in ("config.yaml", "whole", "run")),
+    ]
+    done = subprocess.run(
+        [sys.executable, *map(str, command)], capture_output=True, text=True, check=True, timeout=600
+    )
+    ends = json.loads(done.stdout)
+    assert ends.pop("whole") == ends.pop("last") == 0, done.stderr
+    forced = {name for name, arm in DEATHS.items() if arm is not None}
+    assert {name for name in forced if ends[name] != signal.SIGKILL} == set(), done.stderr
+    assert sum(end == signal.SIGKILL for end in ends.values()) >= 20
+    assert_same_runs(tmp_path / "whole", tmp_path / "run")
+
+
+def test_a_damaged_last_checkpoint_costs_some_steps_and_nothing_else(small, tmp_path, monkeypatch):
+    config = dataclasses.replace(small, save_steps=2)
+    train(config, tmp_path / "whole")
+    with pytest.raises(Stopped), monkeypatch.context() as patch:
+        train(config, tmp_path / "run", stop=StopAt(patch, 7))
+    content = bytearray((tmp_path / "run" / "last.pt").read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / "run" / "last.pt").write_bytes(content)
+    with pytest.warns(UserWarning, match=r"last.pt is damaged .*; the one before it is used, previous.pt"):
+        train(config, tmp_path / "run", resume=True)
+    assert_same_runs(tmp_path / "whole", tmp_path / "run")
+
+
+def test_a_state_that_is_not_finite_is_never_saved(small, tmp_path, monkeypatch):
+    """On a GPU losses are looked at only where that is free; a checkpoint is such a place."""
+    from divconq.watch import LossWatch
+
+    class Fails(torch.nn.Module):
+        calls = 0
+
+        def forward(self, z, labels):
+            Fails.calls += 1
+            return z.sum() * (float("nan") if Fails.calls == 3 else 1.0)
+
+    monkeypatch.setitem(LOSSES, "fails", Fails)
+    real = LossWatch.__init__
+
+    def as_on_a_gpu(watch, *args, **kwargs):
+        real(watch, *args, **kwargs)
+        watch.waits = False
+
+    monkeypatch.setattr(LossWatch, "__init__", as_on_a_gpu)
+    with pytest.raises(FloatingPointError, match="nan at epoch 1, step 3 of 4"):
+        train(dataclasses.replace(small, loss="fails", save_steps=2), tmp_path / "run")
+    assert Run.open(tmp_path / "run").load()["step"] == 2
+
+
+def test_a_best_epoch_that_was_only_in_memory_is_not_lost(small, tmp_path, monkeypatch):
+    """The best epoch waits for the next checkpoint; a run killed before that goes on from an older one."""
+    scores = iter([0.1, 0.9, 0.5, 0.9, 0.5])
+
+    def scored(job):
+        return {"recall@1": next(scores), "spread": 1.0}
+
+    monkeypatch.setattr("divconq.job.Job.scores", scored)
+    real = Run.log
+
+    def log(run, record):
+        if record["epoch"] == 3:
+            raise RuntimeError("killed")
+        real(run, record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "log", log)
+        with pytest.raises(RuntimeError, match="killed"):
+            train(small, tmp_path / "run")
+    run = Run.open(tmp_path / "run")
+    assert [record["epoch"] for record in run.metrics()] == [1, 2]
+    assert (run.load("last")["epoch"], run.load("best")["epoch"]) == (1, 1)
+    train(small, tmp_path / "run", resume=True)
+    assert (run.load("last")["epoch"], run.load("best")["epoch"], run.load("best")["best"]) == (3, 2, 0.9)
+
+
+# Signals
+
+
+def flags(config, **changes):
+    values = dataclasses.asdict(dataclasses.replace(config, **changes))
+    names = [
+        "data",
+        "image_size",
+        "resize",
+        "backbone",
+        "dim",
+        "batch",
+        "epochs",
+        "divide_every",
+        "k_max",
+        "lr",
+    ]
+    names += ["workers", "device", "loss"]
+    words = [word for name in names for word in (f"--{name.replace('_', '-')}", str(values[name]))]
+    return [*words, "--no-pretrained", "--ks", "1", "2"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_a_real_process_saves_and_says_how_to_go_on(tiny, tmp_path, number, capsys):
+    out = tmp_path / "my run"
+    command = [sys.executable, "-m", "divconq", "train", "--out", str(out), *flags(tiny, epochs=10_000)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    for _ in range(600):
+        if (out / "last.pt").exists():
+            break
+        time.sleep(0.1)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert f"stopped; continue with: divconq train --resume '{out}'" in said
+    assert "Traceback" not in said
+    assert not list(out.glob(".*"))
+    epochs = Run.open(out).load()["epoch"] + 1
+    main(["train", "--resume", str(out), "--epochs", str(epochs)])
+    main(["train", "--out", str(tmp_path / "whole"), *flags(tiny, epochs=epochs)])
+    capsys.readouterr()
+    assert_same_runs(tmp_path / "whole", out)
+
+
+def test_the_first_signal_is_noted_and_the_second_stops_at_once():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with StopSignals() as stop:
+        stop.patient = True
+        signal.raise_signal(signal.SIGINT)
+        assert stop.wished
+        assert stop.stopped().code == 130
+        with pytest.raises(Stopped) as stopped:
+            signal.raise_signal(signal.SIGTERM)
+        assert stopped.value.code == 143
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_before_training_begins_a_signal_stops_at_once_and_handlers_come_back():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt) as stopped, StopSignals():
+        signal.raise_signal(signal.SIGTERM)
+    assert stopped.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_run_in_a_thread_has_no_handlers_and_trains(small, tmp_path):
+    before, records = signal.getsignal(signal.SIGINT), []
+
+    def work():
+        with StopSignals() as stop:
+            assert signal.getsignal(signal.SIGINT) == before
+            records.extend(train(dataclasses.replace(small, epochs=1), tmp_path / "run", stop=stop))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert [record["epoch"] for record in records] == [1]
+
+
+def test_a_run_without_stop_leaves_signals_alone(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(signal, "signal", lambda *args: pytest.fail("a handler was set"))
+    train(dataclasses.replace(small, epochs=1), tmp_path / "run")
+
+
+def test_a_signal_in_the_evaluation_stops_at_the_end_of_the_epoch(small, tmp_path, monkeypatch):
+    from divconq.job import Job
+
+    stop, real = StopSignals(), Job.scores
+    monkeypatch.setattr(Job, "scores", lambda job: setattr(stop, "number", signal.SIGTERM) or real(job))
+    with pytest.raises(Stopped):
+        train(small, tmp_path / "run", stop=stop)
+    state = Run.open(tmp_path / "run").load()
+    assert (state["epoch"], state["step"]) == (1, 0)
+
+
+# A full disk
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "number"), [(torch, "save", 3), (os, "fsync", 9), (os, "fsync", 10), (Run, "log", 1)]
+)
+def test_a_full_disk_ends_the_run_and_space_lets_it_go_on(
+    tiny, tmp_path, capsys, monkeypatch, owner, name, number
+):
+    out, arguments = tmp_path / "run", flags(tiny, epochs=3)
+    main(["train", "--out", str(tmp_path / "whole"), *arguments])
+    real, calls = getattr(owner, name), itertools.count(1)
+
+    def full(*args):
+        if next(calls) == number:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, full)
+        with pytest.raises(SystemExit) as stop:
+            main(["train", "--out", str(out), "--save-steps", "1", *arguments])
+    assert stop.value.code == 1
+    said = capsys.readouterr().err
+    assert "the disk is full ([Errno 28] No space left on device)" in said
+    assert f"free space, then continue with: divconq train --resume {out}" in said
+    assert not list(out.rglob(".*")), "no half-written file is left"
+    assert Run.open(out).load()["step"] > 0
+    main(["train", "--resume", str(out)])
+    assert_same_runs(tmp_path / "whole", out)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("loss", ["margin", "MultiSimilarityLoss"])
+def test_a_gpu_goes_on_in_the_middle_of_an_epoch(tmp_path, monkeypatch, loss):
+    """With captured graphs, in bf16: the losses after the stop are those of a run without, but for rounding.
+
+    The margin loss draws negatives and dropout draws units, both inside the graph: with other random numbers
+    the losses would be others by much more. Twice the same run tells how much rounding is.
+    """
+    torch.compiler.reset()
+    config = dataclasses.replace(
+        preset("demo"), loss=loss, epochs=2, divide_every=1, k_max=2, dropout=0.2, lr=1e-4,
+        device="cuda", precision="bf16", eval_every=2,
+    )  # fmt: skip
+    losses = {}
+    real = TrainingStep.__call__
+
+    def noted(name):
+        losses[name] = []
+
+        def call(step, *batch):
+            loss, finite = real(step, *batch)
+            losses[name].append(float(loss))
+            return loss, finite
+
+        return call
+
+    with warnings.catch_warnings():
+        if loss == "margin":
+            warnings.filterwarnings("error", message=".*cannot be (compiled or )?captured")
+        else:
+            warnings.filterwarnings("ignore", message=".*cannot be (compiled or )?captured")
+        for name in ("whole", "again"):
+            with monkeypatch.context() as patch:
+                patch.setattr(TrainingStep, "__call__", noted(name))
+                train(config, tmp_path / name)
+        steps = len(losses["whole"]) // 2
+        with monkeypatch.context() as patch:
+            patch.setattr(TrainingStep, "__call__", noted("before"))
+            with pytest.raises(Stopped):
+                train(config, tmp_path / "run", stop=StopAt(patch, steps + steps // 2))
+        state = Run.open(tmp_path / "run").load()
+        assert (state["epoch"], state["step"]) == (1, steps // 2)
+        assert "cuda" in state["generators"]
+        with monkeypatch.context() as patch:
+            patch.setattr(TrainingStep, "__call__", noted("after"))
+            records = train(config, tmp_path / "run", resume=True)
+    resumed = losses["before"] + losses["after"]
+    assert len(resumed) == len(losses["whole"])
+    assert all(map(math.isfinite, resumed))
+    whole, again, resumed = (torch.tensor(values) for values in (losses["whole"], losses["again"], resumed))
+    rounding = (whole - again).abs().mean() + 0.01 * whole.abs().mean()
+    assert (whole - resumed)[-len(losses["after"]) :].abs().mean() < 3 * rounding
+    assert records[-1]["loss"] == pytest.approx(float(whole[steps:].mean()), rel=0.03)
