@@ -4,12 +4,13 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 
 import tyro
 import yaml
 
 from divconq.checks import check_power_of_two
+from divconq.kinds import convert
 
 RGB = tuple[float, float, float]
 MAY_CHANGE = {
@@ -216,26 +217,29 @@ def to_yaml(config: Config) -> str:
 
 def from_yaml(text: str) -> Config:
     """Read a config back; unknown and missing names and values of the wrong kind are errors."""
-    values = yaml.safe_load(text)
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"a config must be YAML, and this is not: {_place(error)}") from error
     if not isinstance(values, dict):
         raise ValueError("a config must be a table of names and values")
-    fields = {field.name: field for field in dataclasses.fields(Config)}
-    unknown = sorted(str(name) for name in values if name not in fields)
+    kinds = {field.name: field.type for field in dataclasses.fields(Config)}
+    unknown = sorted(str(name) for name in values if name not in kinds)
     if unknown:
         raise ValueError(
             f"unknown settings {', '.join(unknown)}; it was written by another version of divconq"
         )
-    return Config(**{name: _restore(fields[name].type, value) for name, value in values.items()})
+    for name, value in values.items():
+        try:
+            values[name] = convert(kinds[name], value)
+        except ValueError as error:
+            raise ValueError(f"{name} must be {error}") from error
+    return Config(**values)
 
 
-def _restore(kind: Any, value: object) -> Any:  # noqa: ANN401
-    """YAML knows neither tuples nor paths."""
-    if isinstance(value, list):
-        return tuple(value)
-    options = get_args(kind) if get_origin(kind) is not None else (kind,)
-    if isinstance(value, str) and any(option is Path or Path in get_args(option) for option in options):
-        return Path(value)
-    return value
+def _place(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    return f"see line {mark.line + 1}" if mark is not None else str(error).splitlines()[0]
 
 
 def differences(config: Config, other: Config) -> dict[str, tuple[object, object]]:

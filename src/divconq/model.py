@@ -176,12 +176,13 @@ def _timm(backbone: str, pooling: Pooling, pretrained: bool) -> tuple[nn.Module,
 def _colour(metadata: dict[str, str], name: str, default: RGB) -> RGB:
     if name not in metadata:
         return default
-    values = [float(value) for value in metadata[name].split(",")]
-    if len(values) != 3:
+    try:
+        red, green, blue = map(float, metadata[name].split(","))
+    except ValueError:
         raise ValueError(
             f"the file's {name} must be three numbers, got {metadata[name]!r}; give --{name} R G B"
-        )
-    return cast(RGB, tuple(values))
+        ) from None
+    return red, green, blue
 
 
 def save_model(model: Embedder, path: Path, settings: dict[str, Any]) -> None:
@@ -202,9 +203,15 @@ def load_model(path: str | Path) -> Embedder:
     state, metadata = read_safetensors(path)
     if "divconq" not in metadata:
         raise ValueError(f"{path} was not written by divconq; name a run folder or its model.safetensors")
-    settings = json.loads(metadata["divconq"])
-    model = make_model(settings["backbone"], settings["dim"], pooling=settings["pooling"])
-    model.load_state_dict(state)
+    try:
+        settings = json.loads(metadata["divconq"])
+        model = make_model(settings["backbone"], settings["dim"], pooling=settings["pooling"])
+        model.load_state_dict(state)
+    except (json.JSONDecodeError, KeyError, TypeError, RuntimeError) as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ValueError(
+            f"{path} is damaged or of another version of divconq ({reason}); export it again"
+        ) from error
     return model.eval()
 
 
@@ -217,4 +224,9 @@ def import_file(path: Path) -> None:
         raise ValueError(f"--import: {path} is not a Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(
+            f"--import: {path} fails with {type(error).__name__}: {error}; see that python {path} runs"
+        ) from error

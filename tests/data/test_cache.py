@@ -13,10 +13,11 @@ import torch
 from PIL import Image
 
 from divconq.data import cache, decoding
-from divconq.data.cache import Cached, cache_folder, cached
+from divconq.data.cache import Cached, cached
 from divconq.data.decoding import UnreadableError
 from divconq.data.folder import flat_folder
 from divconq.data.protocol import ImageSet, InMemory, subset
+from divconq.data.stamps import cache_folder
 
 
 def write(file, seed):
@@ -329,7 +330,7 @@ def test_too_little_room_is_said_before_anything_is_written(photos, store, monke
 @pytest.mark.usefixtures("chunks_of_three")
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_a_disk_that_fills_leaves_nothing(photos, store, monkeypatch, code):
-    real, calls = os.fsync, []
+    images, real, calls = opened(photos), os.fsync, []
 
     def fsync(descriptor):
         calls.append(descriptor)
@@ -339,7 +340,7 @@ def test_a_disk_that_fills_leaves_nothing(photos, store, monkeypatch, code):
 
     monkeypatch.setattr(cache.os, "fsync", fsync)
     with pytest.raises(ValueError, match=r"store was full before .*; set DIVCONQ_CACHE .* --no-cache"):
-        cached(opened(photos), store)
+        cached(images, store)
     assert kinds(store) == [".lock"]
     assert torch.equal(everything(cached(opened(photos), store)), everything(opened(photos)))
 
@@ -515,7 +516,7 @@ def test_units():
 def test_folder_from_the_environment(photos, tmp_path, monkeypatch):
     monkeypatch.setenv("DIVCONQ_CACHE", str(tmp_path / "mine"))
     cached(opened(photos))
-    assert kinds(tmp_path / "mine") == FINISHED
+    assert kinds(tmp_path / "mine") == sorted([*FINISHED, ".sizes"])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert cache_folder() == tmp_path / "mine"
     monkeypatch.delenv("DIVCONQ_CACHE")

@@ -11,6 +11,7 @@ from divconq.data.protocol import ImageSet, InMemory, Pixels
 from divconq.data.resident import Pinned
 from divconq.data.sampler import EpochPlan
 from divconq.data.transforms import augment
+from divconq.distributed import shard
 
 
 def read_ahead(pixels: Pixels, batches: Iterable[Tensor], device: torch.device) -> Iterator[Tensor]:
@@ -93,18 +94,20 @@ def training_batches(
     """Augmented images, labels and cluster of each step of a plan; random numbers depend on ``seed`` alone.
 
     ``view`` makes the changes; another one must be as ``augment``. The steps before ``start`` are passed over:
-    their random numbers are drawn, their images are not read.
+    their random numbers are drawn, their images are not read. Of several processes each gets its share of the
+    images, changed as if it were alone, and all labels.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator, batch = torch.Generator().manual_seed(seed), plan.indices.shape[1]
     for _ in range(start):
-        draw(plan.indices.shape[1], changes, generator=generator)
+        draw(batch, changes, generator=generator)
     labels, clusters = images.labels[plan.indices].to(device), plan.clusters.to(device)
-    aspect = images.pixels.aspect[plan.indices].to(device)
-    indices = plan.indices.to(index_device(images.pixels))
+    own = shard(batch)
+    aspect = images.pixels.aspect[plan.indices[:, own]].to(device)
+    indices = plan.indices[:, own].to(index_device(images.pixels))
 
     def batches() -> Iterator[Tensor]:
         for step, pixels in enumerate(read_ahead(images.pixels, indices[start:], device), start):
-            draws = draw(indices.shape[1], changes, generator=generator).to(device)
+            draws = draw(batch, changes, generator=generator).part(own).to(device)
             yield view(pixels, aspect[step], draws, size, resize)
 
     for step, x in enumerate(work_ahead(batches(), device), start):

@@ -28,6 +28,7 @@ from tqdm import tqdm
 from divconq.data.decoding import Box, UnreadableError, decode
 from divconq.data.files import Decoded, refuse_unreadable
 from divconq.data.protocol import Chosen, ImageSet, Pixels
+from divconq.data.stamps import cache_folder, for_each, stamp
 
 FORMAT = 3  # to be raised when decoding gives other pixels
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, a quota, the largest file there may be
@@ -91,17 +92,6 @@ def _cached(pixels: Pixels, folder: Path) -> Pixels:
         return Cached(place.open(place.data), pixels.aspect)
     except OSError as error:
         raise ValueError(f"the cache in {place.folder} cannot be used ({error}); {REMEDY}") from error
-
-
-def cache_folder() -> Path:
-    """Where caches are: $DIVCONQ_CACHE, else divconq in $XDG_CACHE_HOME, else ~/.cache/divconq.
-
-    >>> cache_folder().is_absolute()
-    True
-    """
-    if chosen := os.environ.get("DIVCONQ_CACHE"):
-        return Path(chosen).expanduser().absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "divconq"
 
 
 @dataclass(frozen=True)
@@ -202,7 +192,7 @@ def _fill(
         except UnreadableError as error:
             trouble[i] = error.reason
             return None
-        if _stamp(pixels.files[i], boxes[i]) == stamps[i]:
+        if stamp(pixels.files[i], boxes[i]) == stamps[i]:
             return image
         trouble[i] = "it was changed while it was read: start again"
         return None
@@ -276,19 +266,9 @@ def _key(stamps: Sequence[str], size: int) -> str:
 
 
 def _stamps(pixels: Decoded) -> list[str]:
-    with ThreadPoolExecutor(pixels.workers) as pool:
-        return list(pool.map(_stamp, pixels.files, _boxes(pixels)))
-
-
-def _stamp(file: Path, box: Box | None) -> str:
-    """A hash of an image's path, size, time of change, and box if it has one."""
-    file = file.absolute()
-    try:
-        state = file.stat()
-        about = [str(file), state.st_size, state.st_mtime_ns]
-    except OSError:
-        about = [str(file)]  # decoding it will say so
-    return hashlib.sha256(repr([*about, box]).encode()).hexdigest()[:24]
+    return for_each(
+        lambda one: stamp(*one), [*zip(pixels.files, _boxes(pixels), strict=True)], pixels.workers
+    )
 
 
 def _boxes(pixels: Decoded) -> list[Box] | list[None]:

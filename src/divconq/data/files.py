@@ -1,9 +1,10 @@
 """Image files: their sizes read from the headers at once, their pixels decoded when they are needed."""
 
+import hashlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from tqdm import tqdm
 
 from divconq.data.decoding import UnreadableError, decode, exif_orientation, open_image
 from divconq.data.protocol import Chosen, Pixels
+from divconq.data.stamps import cache_folder, for_each, stamp
+from divconq.writing import write_atomically
 
 Result = TypeVar("Result")
 
@@ -98,11 +101,26 @@ def broken_files_kept() -> Iterator[None]:
 
 
 def upright_sizes(files: Sequence[Path], workers: int) -> Int64[Tensor, "n 2"]:
-    """Read width and height, as seen upright, from the header of each file.
+    """Width and height, as seen upright, of each file.
+
+    They are read from the headers, and remembered in the cache's folder for as long as no file changes.
 
     >>> upright_sizes([], workers=2).shape
     torch.Size([0, 2])
     """
+    key = hashlib.sha256(" ".join(for_each(stamp, files, workers)).encode()).hexdigest()
+    memory = cache_folder() / f"{key}.sizes"
+    with suppress(OSError, ValueError):
+        return torch.from_numpy(np.fromfile(memory, np.int64).reshape(len(files), 2))
+    sizes = _read_sizes(files, workers)
+    if not (sizes == UNKNOWN[0]).any():
+        with suppress(OSError):  # a disk that is full, or may not be written to
+            memory.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(memory, sizes.numpy().tofile)
+    return sizes
+
+
+def _read_sizes(files: Sequence[Path], workers: int) -> Int64[Tensor, "n 2"]:
     from PIL import Image
 
     Image.init()  # before there are threads
@@ -115,8 +133,7 @@ def upright_sizes(files: Sequence[Path], workers: int) -> Int64[Tensor, "n 2"]:
         except UnreadableError as error:
             return error.reason
 
-    with ThreadPoolExecutor(workers) as pool:
-        sizes = list(pool.map(upright_size, files))
+    sizes = for_each(upright_size, files, workers)
     if not _keep_broken.get():
         refuse_unreadable(files, [size if isinstance(size, str) else None for size in sizes])
     known = [UNKNOWN if isinstance(size, str) else size for size in sizes]

@@ -97,7 +97,7 @@ def initial_centroids(x: Float32[Tensor, "n d"], k: int, seed: int) -> Float32[T
     nearest = _squared_distances(x, norms, chosen)[0]
     for _ in range(k - 1):
         # Of exponential clocks at rates `nearest`, the first to ring is a draw in proportion to the rates.
-        clocks = -torch.rand(len(x), generator=generator, dtype=torch.float64).log()
+        clocks = -torch.rand(len(x), generator=generator, dtype=torch.float64).to(x.device).log()
         candidates = (nearest / clocks.to(x)).topk(trials).indices
         reduced = torch.minimum(nearest, _squared_distances(x, norms, candidates))
         best = reduced.sum(1).argmin()

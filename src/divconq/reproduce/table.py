@@ -5,17 +5,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 import yaml
 
 from divconq.checks import did_you_mean
 from divconq.config import Config
+from divconq.kinds import convert
 from divconq.presets import preset
 
 KINDS = {field.name: field.type for field in dataclasses.fields(Config)}
-OF_THE_MACHINE = ("root", "cache", "workers", "device")
+OF_THE_MACHINE = ("root", "cache", "workers", "device", "save_minutes", "save_steps")
 ON_THE_COMMAND_LINE = (*OF_THE_MACHINE, "backbone_weights", "import_file")
 METRICS = ("recall@1", "map@r", "nmi", "marp")
 
@@ -165,7 +165,7 @@ def flags(where: str, given: object) -> dict[str, Any]:
         try:
             values[name] = convert(KINDS[name], value)
         except ValueError as error:
-            raise ValueError(f"{where}: {name} must be {error}, got {value!r}") from error
+            raise ValueError(f"{where}: {name} must be {error}") from error
     return values
 
 
@@ -203,52 +203,6 @@ def parse_seeds(text: str | None) -> list[int]:
     if not all(name.isdecimal() for name in names):
         raise ValueError(f"--seeds must be whole numbers with commas between them, got {text!r}")
     return [int(name) for name in names]
-
-
-def convert(kind: Any, value: object) -> Any:  # noqa: ANN401
-    """A value from YAML as the kind a setting has, or a ValueError that says what was wanted.
-
-    >>> convert(float, "1e-5"), convert(int | None, None), convert(tuple[float, float], [0, 1])
-    (1e-05, None, (0.0, 1.0))
-    """
-    origin, options = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return convert(options[0], value)
-    if origin in (Union, UnionType):
-        if value is None and NoneType in options:
-            return None
-        return convert(next(option for option in options if option is not NoneType), value)
-    if origin is Literal:
-        if value not in options:
-            raise ValueError(f"one of {', '.join(options)}{did_you_mean(str(value), options)}")
-        return value
-    if origin is tuple:
-        return _tuple(options, value)
-    plain = origin or kind
-    if plain is float and isinstance(value, (int, str)) and not isinstance(value, bool):
-        try:
-            return float(value)  # YAML takes 1e-5 for a word
-        except ValueError:
-            raise ValueError("a number") from None
-    wanted = {
-        int: "a whole number",
-        float: "a number",
-        bool: "true or false",
-        str: "a word",
-        dict: "a table of names and values",
-    }
-    if not isinstance(value, plain) or (plain is int and isinstance(value, bool)):
-        raise ValueError(wanted[plain])
-    return value
-
-
-def _tuple(options: Sequence[Any], value: object) -> tuple[Any, ...]:
-    if not isinstance(value, (list, tuple)):
-        raise ValueError("a list")
-    kinds = [options[0]] * len(value) if options[-1] is Ellipsis else list(options)
-    if len(kinds) != len(value):
-        raise ValueError(f"a list of {len(kinds)}")
-    return tuple(convert(kind, item) for kind, item in zip(kinds, value, strict=True))
 
 
 def _seeds(where: str, value: object) -> tuple[int, ...]:
