@@ -1,8 +1,10 @@
 """Plain PyTorch training, with divide and conquer added by the five lines marked (1) to (5).
 
     python examples/own_loop.py --epochs 12
+    torchrun --nproc-per-node 2 examples/own_loop.py --epochs 12
 
-Without those lines (see the comment at each) it is the training loop everybody writes.
+Without those lines (see the comment at each) it is the training loop everybody writes. What comes from
+``divconq.distributed`` is for ``torchrun``; alone it does nothing, and can be left out.
 """
 
 import argparse
@@ -12,39 +14,48 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from divconq import DivideAndConquer, retrieval_scores
 from divconq.data.demo import demo
+from divconq.distributed import average_gradients, gather, joined, rank, shard
 from divconq.losses import TripletLoss
 from divconq.model import SmallNet
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--epochs", type=int, default=12)
-epochs = parser.parse_args().epochs
 
-torch.manual_seed(0)
-data = demo()
-images, test_images = (
-    split.pixels.load(torch.arange(len(split)))[:, 4:68, 4:68].permute(0, 3, 1, 2).float() / 255
-    for split in (data.train, data.test)
-)
-train = TensorDataset(images, data.train.labels)
-model = torch.nn.Sequential(SmallNet(), torch.nn.Linear(SmallNet.num_features, 128))
-optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-criterion = TripletLoss()
+def main(epochs: int, lr: float) -> None:
+    torch.manual_seed(0)
+    data = demo()
+    images, test_images = (
+        split.pixels.load(torch.arange(len(split)))[:, 4:68, 4:68].permute(0, 3, 1, 2).float() / 255
+        for split in (data.train, data.test)
+    )
+    labels = data.train.labels
+    train = TensorDataset(images, labels)
+    model = torch.nn.Sequential(SmallNet(), torch.nn.Linear(SmallNet.num_features, 128))
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    criterion = TripletLoss()
 
-dc = DivideAndConquer(criterion, data.train.labels, optimizer, dim=128, k_max=4, divide_every=3)  # (1) new
-loader = DataLoader(train, batch_sampler=dc.batches(80))  # (2) was: DataLoader(train, 80, shuffle=True)
+    dc = DivideAndConquer(criterion, labels, optimizer, dim=128, k_max=4, divide_every=3)  # (1) new
+    loader = DataLoader(train, batch_sampler=dc.batches(80))  # (2) was: DataLoader(train, 80, shuffle=True)
+
+    @torch.no_grad()
+    def embed(images: torch.Tensor) -> torch.Tensor:
+        own = images[shard(len(images))]
+        f = gather(torch.cat([model(part) for part in torch.split(own, 256)]), len(images))
+        return dc.conquer(f)  # (3) was: F.normalize(f)
+
+    for epoch in range(epochs):
+        for cluster, (x, y) in dc.epoch(epoch, loader, lambda: embed(images)):  # (4) was: for x, y in loader
+            loss = dc(model(x), y, cluster)  # (5) was: criterion(F.normalize(model(x)), y)
+            optimizer.zero_grad()
+            loss.backward()
+            average_gradients(model.parameters())
+            optimizer.step()
+        scores = retrieval_scores(embed(test_images), data.test.labels)
+        if rank() == 0:
+            print(f"epoch {epoch + 1}: loss {loss.item():.3f}, R@1 {100 * scores['recall@1']:.1f}")
 
 
-@torch.no_grad()
-def embed(images: torch.Tensor) -> torch.Tensor:
-    f = torch.cat([model(part) for part in torch.split(images, 256)])
-    return dc.conquer(f)  # (3) was: F.normalize(f)
-
-
-for epoch in range(epochs):
-    for cluster, (x, y) in dc.epoch(epoch, loader, lambda: embed(images)):  # (4) was: for x, y in loader
-        loss = dc(model(x), y, cluster)  # (5) was: criterion(F.normalize(model(x)), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    scores = retrieval_scores(embed(test_images), data.test.labels)
-    print(f"epoch {epoch + 1}: loss {loss.item():.3f}, R@1 {100 * scores['recall@1']:.1f}")
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    with joined():
+        main(**vars(parser.parse_args()))

@@ -9,6 +9,7 @@ import io
 import os
 import pickle
 import re
+import shutil
 import struct
 import tempfile
 import zlib
@@ -52,7 +53,7 @@ from divconq.inference import TrainedRun
 from divconq.job import open_data, prepare
 from divconq.losses import make_loss
 from divconq.masks import Masks
-from divconq.model import load_model, make_model
+from divconq.model import import_file, load_model, make_model
 from divconq.own_loop import DivideAndConquer
 from divconq.reproduce.figures import overrides_of
 from divconq.reproduce.results import Result, portable, read_results, wanted
@@ -532,9 +533,20 @@ def died() -> None:
 
 
 def more_than_gpus() -> None:
-    started = patch.dict(os.environ, {"WORLD_SIZE": "2", "LOCAL_RANK": "1"})
+    started = patch.dict(os.environ, {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"})
     with started, patch("torch.cuda.device_count", lambda: 1), distributed.joined(torch.device("cuda")):
         pass
+
+
+def under_torchrun(*words: str, **environment: str) -> None:
+    with patch.dict(os.environ, environment):
+        main(*words)
+
+
+def more_than_images() -> None:
+    photos()
+    with patch("divconq.job.size", lambda: 8):
+        prepare(TINY)
 
 
 # The table
@@ -596,7 +608,15 @@ SETTINGS = (
     Refusal("a probability above 1", lambda: Augmentation(flip=2.0), "use for example 0.5"),
     Refusal("a crop that does not exist", lambda: Augmentation(crop="centre"), "use one of them"),
     Refusal("a crop larger than the image", lambda: Augmentation(crop_scale=(0.5, 2.0))),
+    Refusal("a `config.yaml` that is no YAML", lambda: from_yaml("ks: [1"), "copy the file again"),
     Refusal("a `config.yaml` that is no table", lambda: from_yaml("- 1"), "copy the file again"),
+    Refusal("a word in `config.yaml` for a number", lambda: from_yaml("k_max: four"), "give a number"),
+    Refusal("a number in `config.yaml` for a list", lambda: from_yaml("ks: 1"), "write `ks: [1]`"),
+    Refusal(
+        "a list in `config.yaml` that is too short",
+        lambda: from_yaml("crop_scale: [0.5]"),
+        "give as many as are wanted",
+    ),
     Refusal(
         "a setting that does not exist",
         lambda: from_yaml("k_maks: 4"),
@@ -732,7 +752,7 @@ IMAGES = (
 CACHE = (
     Refusal(
         "a cache in a folder that cannot be written",
-        lambda: cache_of_photos(lambda: write("cache", "a file")),
+        lambda: cache_of_photos(lambda: (shutil.rmtree("cache"), write("cache", "a file"))),
     ),
     Refusal("a cache without enough room", no_room),
     Refusal("a disk that is full before the cache is complete", full_while_writing),
@@ -765,6 +785,11 @@ WEIGHTS = (
     ),
     Refusal("a mean colour in the file that is none", lambda: own_weights(mean="0.5,0.5")),
     Refusal("weights of another program as a model", lambda: load_model(weights({"x": torch.ones(1)}))),
+    Refusal(
+        "a model whose description is damaged",
+        lambda: load_model(weights({"x": torch.ones(1)}, divconq='{"dim": 8}')),
+    ),
+    Refusal("a file to import that fails", lambda: import_file(write("mine.py", "import nowhere"))),
 )
 
 LOSSES = (
@@ -863,6 +888,15 @@ RUNS = (
 
 PROCESSES = (
     Refusal("more processes than GPUs", more_than_gpus),
+    Refusal("more processes than images in a batch", more_than_images),
+    Refusal(
+        "a command under torchrun that is not `train`",
+        lambda: under_torchrun("eval", "run", WORLD_SIZE="2", LOCAL_RANK="0"),
+    ),
+    Refusal(
+        "`torchrun --max-restarts` without `--out`",
+        lambda: under_torchrun("train", "demo", TORCHELASTIC_MAX_RESTARTS="3"),
+    ),
     Refusal("a process that has died", died, varies=r"(?<=reached \().*(?=\); torchrun)"),
     Refusal("BatchNorm that trains, over processes on CPUs", lambda: shared_batchnorm()),
     Refusal("a share of a batch that is another's", lambda: of_two(lambda: distributed.gather(points(3), 8))),
@@ -956,7 +990,7 @@ UNLISTED = {
     "checkpoints.py: _write_archive": "what the system says of a full disk",
     "distributed.py: _raise_together": "what another process said, in its words",
     "stopping.py: StopSignals._note": "Ctrl-C or SIGTERM, which is not an error",
-    "train.py: train": "the same",
+    "train.py: halt": "the same",
     "cli.py: main": "ends without a word when what reads the output has gone",
 }
 

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Literal, TypeAlias
 
 import torch
 
+from divconq.distributed import first_only, rank
 from divconq.writing import sync_folder, temporary_name, write_atomically
 
 FORMAT = "divconq checkpoint 2"
@@ -28,7 +29,7 @@ class Checkpoints:
     """Writes a run's checkpoints, ``minutes`` or ``steps`` apart; the best epoch waits in memory for the next.
 
     So ``last.pt`` is never newer than the best epoch it knows of, and a run that goes on from it finds its best
-    epoch on disk or comes by it again.
+    epoch on disk or comes by it again. Of several processes only the first writes.
     """
 
     def __init__(self, folder: Path, minutes: float, steps: int | None = None) -> None:
@@ -44,8 +45,10 @@ class Checkpoints:
 
     def due(self) -> bool:
         """Whether the minutes are over or the steps are made."""
-        return time.monotonic() >= self.time or (self.steps is not None and self.taken >= self.steps)
+        made = self.steps is not None and self.taken >= self.steps
+        return rank() == 0 and (made or time.monotonic() >= self.time)
 
+    @first_only
     def offer(self, state: State, *, best: bool, now: bool) -> None:
         """An epoch has ended: write its state if it is the first, if it is time, or ``now``; keep the ``best``."""
         if best:
@@ -53,6 +56,7 @@ class Checkpoints:
         if now or self.first or self.due():
             self.write(state)
 
+    @first_only
     def write(self, state: State) -> None:
         """Write the best epoch, if there is a new one, and then this state."""
         if self.best is not None:

@@ -65,6 +65,8 @@ def main(argv: list[str] | None = None) -> None:
         command(arguments[0])(arguments[1:])
     except BrokenPipeError:
         raise SystemExit(0) from None
+    except ConnectionError as error:  # with other processes: each says what it knows
+        _fail(str(error), 1, all_say=True)
     except (ValueError, OSError) as error:
         if os.environ.get("DIVCONQ_TRACEBACK"):
             raise
@@ -80,6 +82,8 @@ def command(name: str) -> Callable[[list[str]], None]:
     if name not in COMMANDS:
         hint = did_you_mean(name, COMMANDS)
         raise ValueError(f"unknown command {name!r}: choose one of {', '.join(COMMANDS)}{hint}")
+    if name != "train" and _processes() > 1:
+        raise ValueError(f"divconq {name} runs in one process, got {_processes()}; start it without torchrun")
     return COMMANDS[name]
 
 
@@ -111,22 +115,34 @@ def train_command(argv: list[str]) -> None:
         _name_changes(start, config, accept=parsed.accept_changes)
     elif parsed.accept_changes:
         raise ValueError("--accept-changes is for a run that is continued; give --resume RUN with it")
-    out = parsed.resume or parsed.out or _free_folder(named or Path(config.data).stem)
+    elif parsed.out is None and _may_restart():
+        raise ValueError(
+            "torchrun --max-restarts must find the run that it starts again; name it with --out DIR"
+        )
+    from divconq.device import pick_device
+    from divconq.distributed import joined, on_first
 
+    with joined(pick_device(config.device)):
+        out = parsed.resume or parsed.out or on_first(_free_folder, named or Path(config.data).stem)
+        _train(config, out, resume=parsed.resume is not None or on_first(_started_again, out, config))
+
+
+def _train(config: Config, out: Path, *, resume: bool) -> None:
     from divconq import train as training
     from divconq.report import summary
 
-    print(f"training on {config.data} into {out}", file=sys.stderr)
+    _say(f"training on {config.data} into {out}")
     try:
         with StopSignals() as stop:
-            records = training.train(config, out, resume=parsed.resume is not None, stop=stop)
+            records = training.train(config, out, resume=resume, stop=stop)
     except KeyboardInterrupt as stopped:
         _fail(f"stopped; {_how_to_go_on(out)}", stopped.code if isinstance(stopped, Stopped) else 130)
     except OSError as error:
         if error.errno not in FULL:
             raise
         _fail(f"the disk is full ({error}); what was saved is kept: free space, then {_how_to_go_on(out)}", 1)
-    print(summary(records, "val_recall@1" if config.val_classes else "recall@1", out))
+    if _speaks():
+        print(summary(records, "val_recall@1" if config.val_classes else "recall@1", out))
 
 
 def eval_command(argv: list[str]) -> None:
@@ -275,7 +291,20 @@ def _name_changes(before: Config, now: Config, *, accept: bool) -> None:
             "out, start a new run, or go on with --accept-changes"
         )
     for name, change in changes.items():
-        print(f"changed: {change} ({MAY_CHANGE.get(name, 'accepted: the result changes')})", file=sys.stderr)
+        _say(f"changed: {change} ({MAY_CHANGE.get(name, 'accepted: the result changes')})")
+
+
+def _may_restart() -> bool:
+    """Whether torchrun starts this command again if a process dies."""
+    return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
+
+
+def _started_again(out: Path, config: Config) -> bool:
+    """Whether torchrun may have started this command before, and the run it made is not at its end."""
+    if not _may_restart() or not (out / "config.yaml").is_file() or (out / "model.safetensors").exists():
+        return False
+    _name_changes(from_yaml(_read(out / "config.yaml")), config, accept=False)
+    return True
 
 
 def _how_to_go_on(out: Path) -> str:
@@ -312,9 +341,26 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    print(f"divconq: warning: {message}", file=sys.stderr)
+    if _speaks("LOCAL_RANK"):
+        print(f"divconq: warning: {message}", file=sys.stderr)
 
 
-def _fail(message: str, code: int) -> NoReturn:
-    print(f"divconq: error: {message}", file=sys.stderr)
+def _fail(message: str, code: int, *, all_say: bool = False) -> NoReturn:
+    if all_say or _speaks("LOCAL_RANK"):
+        print(f"divconq: error: {message}", file=sys.stderr)
     raise SystemExit(code)
+
+
+def _say(text: str) -> None:
+    if _speaks():
+        print(text, file=sys.stderr)
+
+
+def _speaks(number: str = "RANK") -> bool:
+    """Whether this process talks: the first of all that torchrun has started, or of those of each machine."""
+    return _processes() == 1 or os.environ.get(number) == "0"
+
+
+def _processes() -> int:
+    """How many torchrun has started; without it there is this one."""
+    return int(os.environ.get("WORLD_SIZE", "1"))

@@ -6,12 +6,13 @@ import torch
 
 
 def threads(workers: int) -> int:
-    """How many threads to use: as many as asked for; 0 is one for each processor core.
+    """How many threads to use: as many as asked for; 0 is one for each processor core, shared by ``torchrun``'s.
 
     >>> threads(3), threads(0) >= 1
     (3, True)
     """
-    return workers or os.cpu_count() or 1
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return workers or max(1, (os.cpu_count() or 1) // processes)
 
 
 def pick_device(name: str) -> torch.device:

@@ -12,6 +12,7 @@ from tqdm import tqdm
 from divconq.data.batches import index_device, read_ahead
 from divconq.data.protocol import ImageSet
 from divconq.data.views import Views, see
+from divconq.distributed import gather, rank, shard
 from divconq.graphs import Captured, Fallback
 from divconq.model import Embedder
 
@@ -53,22 +54,24 @@ def embed(
     """Unit vectors normalize(f(x) * mask) of all images, on the model's device; ``mask`` None is ones.
 
     ``layer`` = features gives what the head sees instead. ``fast`` is a faster form of ``see_features``, and gets
-    batches of one length only. ``progress`` names a progress bar.
+    batches of one length only. ``progress`` names a progress bar. Of several processes each embeds its share, and
+    all get all.
     """
     was_training, device = model.training, model.mean.device
     model.eval()
     forward = fast or see_features(model)
-    order = torch.arange(len(images))
+    own = order = torch.arange(len(images))[shard(len(images))]
     if fast is not None:
-        order = torch.arange(-(-len(images) // batch) * batch) % len(images)
+        order = own[torch.arange(-(-len(own) // batch) * batch) % len(own)]
     batches, parts = order.to(index_device(images.pixels)).split(batch), []
     views = Views(images.pixels.aspect, size=size, resize=resize, side=images.pixels.size, device=device)
     reading = zip(order.to(device).split(batch), read_ahead(images.pixels, batches, device), strict=True)
     with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-        for index, pixels in tqdm(reading, progress, len(batches), disable=progress is None, leave=False):
+        hidden = progress is None or rank() > 0
+        for index, pixels in tqdm(reading, progress, len(batches), disable=hidden, leave=False):
             f = forward(pixels, *views.of(index))
             f = model.head(f) if layer == "embedding" else f
             parts.append(f.to(torch.float32, copy=True))  # what is captured is used again
-    f = torch.cat(parts)[: len(images)]
+    f = torch.cat(parts)[: len(own)]
     model.train(was_training)
-    return F.normalize(f if mask is None else f * mask).clone()
+    return gather(F.normalize(f if mask is None else f * mask).clone(), len(images))

@@ -15,6 +15,7 @@ from divconq.data.resident import resident
 from divconq.data.sampler import plan_epoch
 from divconq.data.views import stored_side
 from divconq.device import pick_device, threads
+from divconq.distributed import share_batchnorm, size
 from divconq.embed import Forward, fast_features
 from divconq.folding import fold_batchnorm_
 from divconq.losses import make_loss
@@ -95,6 +96,7 @@ def prepare(config: Config) -> Job:
             for images in (data.train, validation, data.test, data.gallery)
             if images is not None
         )
+    _check_shares(config.batch, data, validation)
     data, validation = _resident(data, validation, device)
     torch.manual_seed(config.seed)
     model = make_model(
@@ -108,6 +110,8 @@ def prepare(config: Config) -> Job:
         std=config.std,
         freeze_batchnorm=config.freeze_batchnorm,
     ).to(device)
+    if not config.freeze_batchnorm:
+        model.backbone = share_batchnorm(model.backbone, device)
     model = model.to(memory_format=torch.channels_last)
     masks = Masks(config.dim, config.k_max, config.masks, config.conquer)
     loss = make_loss(
@@ -143,8 +147,24 @@ def prepare(config: Config) -> Job:
         loss,
         objective,
         optimizer,
-        _fast(model, config) if config.compile == "auto" and device.type == "cuda" else None,
+        _fast(model, config) if _compiles(config, device) else None,
     )
+
+
+def _check_shares(batch: int, data: Dataset, validation: ImageSet | None) -> None:
+    """Refuse more processes than there are images to share out."""
+    sets = (data.train, validation, data.test, data.gallery)
+    fewest = min(batch, *(len(images) for images in sets if images is not None))
+    if fewest < size():
+        raise ValueError(
+            f"{size()} processes share the images of a batch and of every split, got {fewest} to share; start at "
+            f"most {fewest}, or raise --batch"
+        )
+
+
+def _compiles(config: Config, device: torch.device) -> bool:
+    """Whether to compile and capture; BatchNorm that talks to other processes cannot be."""
+    return config.compile == "auto" and device.type == "cuda" and (config.freeze_batchnorm or size() == 1)
 
 
 def _resident(

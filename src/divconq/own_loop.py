@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from torch.utils.data import Sampler
 
 from divconq.data.sampler import EpochPlan, plan_epoch
+from divconq.distributed import gather, on_first, shard, synchronise
 from divconq.division import Partition, divide
 from divconq.masks import Masks
 from divconq.objective import Objective
@@ -23,6 +24,8 @@ class DivideAndConquer(nn.Module):
 
     ``labels`` are those of the whole training set, in its order. Give the optimiser that trains your network:
     the masks (and the loss, if it has parameters the optimiser does not know) join it as a group of their own.
+    Under ``torchrun`` each process gets its share of every batch, and the loss is that of all of it:
+    ``divconq.distributed.average_gradients``, or torch's DistributedDataParallel, does the rest.
 
     >>> import torch
     >>> labels = torch.arange(40) % 4
@@ -53,7 +56,7 @@ class DivideAndConquer(nn.Module):
         self.objective = Objective(loss, self.masks, overlap_weight)
         self.labels, self.optimizer = labels.cpu(), optimizer
         self.k_max, self.divide_every, self.seed = k_max, divide_every, seed
-        self.partition = Partition.whole(len(labels))
+        self.partition, self.batch = Partition.whole(len(labels)), 0
         device = next(parameter.device for group in optimizer.param_groups for parameter in group["params"])
         self.to(device)
         known = {parameter for group in optimizer.param_groups for parameter in group["params"]}
@@ -72,6 +75,7 @@ class DivideAndConquer(nn.Module):
 
         ``embed()`` gives ``conquer(f(x))`` of the whole training set, in the order of its labels.
         """
+        synchronise(self)  # masks and loss parameters are the same on all ranks, and not apart by rounding
         if self.k_max > 1 and epoch > 0 and epoch % self.divide_every == 0:
             self.divide(embed(), seed=self.seed + epoch)
         sampler = getattr(loader, "batch_sampler", loader)
@@ -79,12 +83,14 @@ class DivideAndConquer(nn.Module):
             raise ValueError(
                 "the loader must draw batches of one cluster: build it with batch_sampler=dc.batches(...)"
             )
-        sampler.plan = sampler.make_plan(epoch)
+        sampler.plan, self.batch = sampler.make_plan(epoch), sampler.batch
         yield from zip(sampler.plan.clusters.tolist(), loader, strict=True)
 
     def divide(self, x: Float[Tensor, "n d"], *, seed: int) -> None:
         """Recluster, match, bisect, and give every child its parent's mask."""
-        self.partition = divide("progressive", x, self.partition, self.labels, k_max=self.k_max, seed=seed)
+        self.partition = on_first(
+            divide, "progressive", x, self.partition, self.labels, k_max=self.k_max, seed=seed
+        )
         while self.masks.k < self.partition.k:
             self.masks.split_()
             reset_moments(self.optimizer, self.masks)
@@ -93,7 +99,8 @@ class DivideAndConquer(nn.Module):
         self, f: Float[Tensor, "n d"], labels: Int64[Tensor, " n"], cluster: int | None
     ) -> Float[Tensor, ""]:
         """The loss of one batch in its cluster's subspace; cluster None: in the conquered space."""
-        value: Tensor = self.objective(f, labels, cluster)
+        n = self.batch or len(labels)
+        value: Tensor = self.objective(gather(f, n), gather(labels, n), cluster)
         return value
 
     def conquer(self, f: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
@@ -122,7 +129,7 @@ class ClusterBatches(Sampler[list[int]]):
         )
 
     def __iter__(self) -> Iterator[list[int]]:
-        return iter(self.plan.indices.tolist())
+        return iter(self.plan.indices[:, shard(self.batch)].tolist())
 
     def __len__(self) -> int:
         return len(self.plan.clusters)

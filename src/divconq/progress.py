@@ -9,6 +9,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from divconq.distributed import rank
+
 
 class Progress:
     """A bar over all epochs: epoch, K, loss, R@1, images/s and the time left; ``done`` steps were made before."""
@@ -23,7 +25,7 @@ class Progress:
             smoothing=0.05,
             file=sys.stderr,
             dynamic_ncols=True,
-            disable=None,
+            disable=None if rank() == 0 else True,
         )
         self.figures: dict[str, str] = {}
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from divconq import checkpoints
 from divconq.config import Config, from_yaml, to_yaml
+from divconq.distributed import first_only
 from divconq.masks import Masks
 from divconq.model import Embedder, load_model, make_model, save_model
 from divconq.writing import remove_unfinished
@@ -56,6 +57,7 @@ class Run:
         except (ValueError, TypeError) as error:
             raise ValueError(f"{file} cannot be read: {error}") from error
 
+    @first_only
     def log(self, record: dict[str, Any]) -> None:
         """Add one epoch's figures to ``metrics.jsonl``; they are on disk before a checkpoint counts the epoch."""
         with (self.folder / "metrics.jsonl").open("a") as file:
@@ -84,6 +86,7 @@ class Run:
             if int(file.stem.removeprefix("epoch_")) >= divisions:
                 file.unlink()
 
+    @first_only
     def save_division(self, epoch: int, labels: Tensor, masks: Masks) -> None:
         """Keep a partition and the masks it starts with, for later analysis."""
         from safetensors.torch import save_file
@@ -107,6 +110,7 @@ class Run:
             return None
         return checkpoints.resume(self.folder)
 
+    @first_only
     def export(self, model: Embedder, mask: Tensor) -> None:
         """Write ``model.safetensors``: the network with the conquered mask folded into its head."""
         final = copy.deepcopy(model).cpu().fold_(mask.detach().cpu())

@@ -7,6 +7,7 @@ from torch import Tensor
 from divconq.config import Config
 from divconq.data.protocol import Dataset, ImageSet, count_matches, known_cameras
 from divconq.device import uses_bf16
+from divconq.distributed import on_first
 from divconq.embed import Forward, Layer, embed
 from divconq.evaluation import evaluate, one_gallery_image
 from divconq.model import Embedder
@@ -79,11 +80,26 @@ def search_scores(
     ``reid_recall@k`` are those of galleries of one random test image per class, mean over ``gallery_draws``.
     """
     x = embed_images(config, model, test, mask, fast=fast, progress=progress)
+    found = None
+    if gallery is not None:
+        found = embed_images(config, model, gallery, mask, fast=fast, progress=progress)
+    return on_first(_scores, config, x, found, test, gallery, gallery_draws)
+
+
+def _scores(
+    config: Config,
+    x: Tensor,
+    found: Tensor | None,
+    test: ImageSet,
+    gallery: ImageSet | None,
+    gallery_draws: int,
+) -> dict[str, float]:
+    """Scores of the embeddings of the test images, and of the gallery if there is one."""
     cameras = known_cameras(test, gallery) if config.same_camera == "drop" else None
     scores = evaluate(
         x,
         test.labels,
-        None if gallery is None else embed_images(config, model, gallery, mask, fast=fast, progress=progress),
+        found,
         None if gallery is None else gallery.labels,
         query_cameras=cameras and cameras[0],
         gallery_cameras=None if gallery is None else cameras and cameras[1],

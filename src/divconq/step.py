@@ -2,7 +2,7 @@
 
 On a GPU the same step is made fast in ways that do not change what it computes: network and loss are compiled,
 and all of it is captured as one CUDA graph. A loss that cannot be captured, since it reads from the device, say,
-runs by itself beside a captured network.
+runs by itself beside a captured network; so does that of several processes, each of which embeds its share.
 """
 
 import warnings
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from divconq.distributed import average_gradients, gather, own_randomness, size
 from divconq.graphs import Captured, first_line, recovery
 from divconq.losses import MarginLoss, NPairsLoss, SoftTripletLoss
 from divconq.model import Embedder
@@ -32,6 +33,7 @@ Way: TypeAlias = Literal["whole", "network", "plain"]
 class TrainingStep:
     """Trains on a batch with its labels and its cluster (None: in the conquered space).
 
+    Of several processes each gives its own share of the images, and the labels of all.
     Returns the loss, and whether all embeddings were finite, without reading them from the device. ``fast``
     captures the whole step, or else the network alone, or else runs it plainly; ``way`` says which it is.
 
@@ -55,7 +57,8 @@ class TrainingStep:
     ) -> None:
         self.objective, self.optimizer, self.device = objective, optimizer, model.mean.device
         self.model, self.network = model, _Network(model, bf16)
-        self.way: Way = "whole" if fast and self.device.type == "cuda" else "plain"
+        fastest: Way = "whole" if size() == 1 else "network"
+        self.way: Way = fastest if fast and self.device.type == "cuda" else "plain"
         self.captured: dict[tuple[bool, bool], Callable[..., Outcome]] = {}
 
     def __call__(self, x: Tensor, labels: Tensor, cluster: Tensor | None) -> Outcome:
@@ -63,21 +66,32 @@ class TrainingStep:
         while self.way != "plain":
             try:
                 return self._fast(x, labels, cluster)
-            except torch.cuda.OutOfMemoryError:
-                raise  # a slower way needs more
+            except (torch.cuda.OutOfMemoryError, ConnectionError):
+                raise  # a slower way needs more, or all the others as well
             except Exception as error:
                 self._fall_back(error)
-        return self._step(self._forward, x, labels, cluster)
+        return self._step(partial(self._forward_shared, self.network), x, labels, cluster)
 
     def _step(self, forward: Callable[..., Outcome], x: Tensor, *about: Tensor | None) -> Outcome:
         loss, finite = forward(x, *about)
         self.optimizer.zero_grad()
         loss.backward()
+        average_gradients(p for group in self.optimizer.param_groups for p in group["params"])
         self.optimizer.step()
         return loss.detach(), finite
 
     def _forward(self, x: Tensor, labels: Tensor, cluster: Tensor | None = None) -> Outcome:
-        f = self.network(x)
+        return self._compare(self.network(x), labels, cluster)
+
+    def _forward_shared(
+        self, network: Callable[[Tensor], Tensor], x: Tensor, labels: Tensor, cluster: Tensor | None = None
+    ) -> Outcome:
+        """The same of a batch that is shared out: every process embeds its images and compares all of them."""
+        with own_randomness():
+            f = network(x)
+        return self._compare(gather(f, len(labels)), labels, cluster)
+
+    def _compare(self, f: Tensor, labels: Tensor, cluster: Tensor | None) -> Outcome:
         return self.objective(f, labels, cluster), f.detach().isfinite().all()
 
     def _fast(self, x: Tensor, labels: Tensor, cluster: Tensor | None) -> Outcome:
@@ -103,12 +117,7 @@ class TrainingStep:
         network.forward = torch.compile(network.forward, dynamic=False)  # type: ignore[method-assign]
         with recovery(self.device):
             captured = torch.cuda.make_graphed_callables(network, (x.clone(),))  # in the place of forward
-
-        def forward(x: Tensor, labels: Tensor, cluster: Tensor | None = None) -> Outcome:
-            f = cast(Tensor, captured(x))
-            return self.objective(f, labels, cluster), f.detach().isfinite().all()
-
-        return partial(self._step, forward)
+        return partial(self._step, partial(self._forward_shared, cast(nn.Module, captured)))
 
     def _fall_back(self, error: Exception) -> None:
         """Take the next slower way, and say so once."""

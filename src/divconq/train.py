@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from divconq.data.batches import training_batches
 from divconq.data.sampler import EpochPlan, plan_epoch
 from divconq.data.transforms import augment
 from divconq.device import uses_bf16
+from divconq.distributed import anywhere, on_every, on_first, synchronise, wait_for_all
 from divconq.division import NEEDS_EMBEDDINGS, Partition, divide
 from divconq.graphs import Fallback
 from divconq.job import Job, prepare
@@ -53,19 +54,21 @@ def train(
 ) -> list[dict[str, Any]]:
     """Train as ``config`` says into the run folder ``out``; returns the log, one record an epoch.
 
-    A signal that ``stop`` notes ends it after the step, with a checkpoint: ``Stopped`` is raised.
+    A signal that ``stop`` notes ends it after the step, with a checkpoint: ``Stopped`` is raised. Processes that
+    have ``joined`` train together; the first of them divides, scores and writes.
     """
-    job = prepare(config)
+    job = on_every(prepare, config)
+    synchronise(job.model, job.objective)
     model, masks, optimizer = job.model, job.masks, job.optimizer
     images, labels = job.train, job.train.labels
     at = Position(Partition.whole(len(images)))
     if resume:
-        run = Run.open(out)
-        if (state := run.resume()) is not None:
+        run = on_first(Run.open, out)
+        if (state := on_first(run.resume)) is not None:
             at = restore(job, state)
-        run.rewind(at.epoch, at.epoch + (at.step > 0), config)
+        on_first(run.rewind, at.epoch, at.epoch + (at.step > 0), config)
     else:
-        run = Run.create(out, config)
+        run = on_first(Run.create, out, config)
 
     partition, best = at.partition, at.best
     step, view = step_of(job), view_of(job)
@@ -78,11 +81,11 @@ def train(
         clock = Clock(at.seconds)
         if divides(config, epoch) and at.step == 0:
             with clock("divide"):
-                needs_x = config.division in NEEDS_EMBEDDINGS
+                kind, seed = config.division, config.seed + epoch
+                needs_x = kind in NEEDS_EMBEDDINGS
                 x = job.embed(images, features=config.cluster_on == "features") if needs_x else None
-                seed = config.seed + epoch
-                partition = divide(
-                    config.division, x, partition, labels, k_max=config.k_max, seed=seed, groups=images.groups
+                partition = on_first(
+                    divide, kind, x, partition, labels, k_max=config.k_max, seed=seed, groups=images.groups
                 )
                 while masks.k < partition.k:
                     masks.split_()  # children start as their parent
@@ -103,13 +106,13 @@ def train(
                 loss, finite = step(x, y, None if finetuning else cluster)
                 watch.step(loss, finite)
                 progress.step(watch.latest)
-                if checkpoints.step() or stop.wished:
+                stopping = anywhere(stop.wished)
+                if checkpoints.step() or stopping:
                     states = generator_states(job.device)
                     within = Position(partition, best, epoch, watch.so_far(), clock.so_far(), states)
                     checkpoints.write(snapshot(job, within))
-                    if stop.wished:
-                        progress.close()
-                        raise stop.stopped()
+                    if stopping:
+                        halt(stop, progress)
             coming = None  # planned while a GPU still works, unless a division comes first
             if epoch + 1 < config.epochs and not divides(config, epoch + 1):
                 coming = plan_for(config, labels, partition, epoch + 1)
@@ -135,14 +138,20 @@ def train(
         run.log(record)
         progress.show(record)
         at = Position(partition, best, epoch + 1)
-        stopping = stop.wished
+        stopping = anywhere(stop.wished)
         checkpoints.offer(snapshot(job, at), best=is_best, now=stopping or at.epoch == config.epochs)
         if stopping:
-            progress.close()
-            raise stop.stopped()
+            halt(stop, progress)
     progress.close()
     run.export(model, masks.conquer())
-    return run.metrics()
+    return on_first(run.metrics)
+
+
+def halt(stop: StopSignals, progress: Progress) -> NoReturn:
+    """End the run, whose checkpoint is written; nobody ends before it is."""
+    progress.close()
+    wait_for_all()
+    raise stop.stopped()
 
 
 def snapshot(job: Job, at: Position) -> dict[str, Any]:
