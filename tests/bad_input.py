@@ -863,6 +863,10 @@ RUNS = (
         "`--resume` with other settings", lambda: (run(), main("train", "--resume", "run", "--dim", "16"))
     ),
     Refusal("`--accept-changes` of a new run", lambda: (photos(), train("--accept-changes"))),
+    Refusal(
+        "a run that was begun with `--import`, continued without",
+        lambda: main("train", "--resume", registered()),
+    ),
     Refusal("a model of a run that has none yet", lambda: (run(), main("eval", "run"))),
     Refusal(
         "a best epoch that is not there", lambda: (trained(), main("eval", "run", "--checkpoint", "best"))
@@ -1012,9 +1016,8 @@ What is safe to open:
 
 - **Weights, checkpoints, tables and lists** can be anybody's: nothing in them is executed. Weights are read from
   safetensors files only, checkpoints by torch's `weights_only` and after their checksums, settings by YAML's safe
-  loader. (torch before 2.6 and pyarrow before 14.0.1 had holes here: with those, open checkpoints and Parquet files of
-  people you trust.) What is executed is the Python file that you name with `--import`; it is part of a run's settings,
-  so `train --resume RUN` runs it again.
+  loader. What is executed is the Python file that you name with `--import`, and it must be named each time: a
+  run folder does not make code run by itself.
 - **Images** are opened in these formats only: {formats}.
   They may have {pixels:,} pixels (Pillow's own limit) and be {shape:,} times as long as wide; both are read from the
   header, before there is memory for more. Where only the checksum of a PNG's chunk is wrong, the image is taken, as its

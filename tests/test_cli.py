@@ -295,5 +295,7 @@ def test_a_run_with_an_imported_backbone_asks_for_the_file_again(photos, tmp_pat
     subprocess.run([sys.executable, "-m", "divconq", *map(str, command)], check=True, capture_output=True)
     message = refused(capsys, "eval", tmp_path / "run", "--device", "cpu")
     assert "was trained with --import mine.py; give it again" in message
+    message = refused(capsys, "train", "--resume", tmp_path / "run", "--epochs", "2")
+    assert f"was begun with --import {module}; give it again" in message
     main(["eval", str(tmp_path / "run"), "--device", "cpu", "--import", str(module)])
     assert "R@1" in capsys.readouterr().out

@@ -154,7 +154,7 @@ class BenchArguments:
     memory_points: tuple[int, ...] | None = None
     """The numbers of points whose evaluation's memory is measured, for example 10000 50000."""
     others: bool = True
-    """Also measure faiss, scikit-learn and pytorch-metric-learning, where they are installed."""
+    """Also measure the plain loop, and faiss, scikit-learn and pytorch-metric-learning where they are installed."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute; auto takes the GPU if there is one."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"

@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 import tyro
 
@@ -95,6 +95,11 @@ def train_command(argv: list[str]) -> None:
     resume = flag_value(argv, "--resume")
     if resume is not None:
         start = from_yaml(_read(Path(resume) / "config.yaml"))
+        if start.import_file is not None and flag_value(argv, "--import") is None:
+            raise ValueError(
+                f"the run was begun with --import {start.import_file}; give it again: a run folder does not make code "
+                "run by itself"
+            )
     else:
         start = preset(named or ("photos" if flag_value(argv, "--data") else "demo"))
     parsed = tyro.cli(TrainArguments, args=argv, prog="divconq train", default=TrainArguments(start))
@@ -136,11 +141,14 @@ def _train(config: Config, out: Path, *, resume: bool) -> None:
         with StopSignals() as stop:
             records = training.train(config, out, resume=resume, stop=stop)
     except KeyboardInterrupt as stopped:
-        _fail(f"stopped; {_how_to_go_on(out)}", stopped.code if isinstance(stopped, Stopped) else 130)
+        _fail(f"stopped; {_how_to_go_on(out, config)}", stopped.code if isinstance(stopped, Stopped) else 130)
     except OSError as error:
         if error.errno not in FULL:
             raise
-        _fail(f"the disk is full ({error}); what was saved is kept: free space, then {_how_to_go_on(out)}", 1)
+        _fail(
+            f"the disk is full ({error}); what was saved is kept: free space, then {_how_to_go_on(out, config)}",
+            1,
+        )
     if _speaks():
         print(summary(records, "val_recall@1" if config.val_classes else "recall@1", out))
 
@@ -253,9 +261,14 @@ def bench_command(argv: list[str]) -> None:
     setup = bench.Setup(
         sizes, bench.parse_parts(parsed.only), **{name: getattr(parsed, name) for name in names}
     )
-    report = bench.measure(setup, say=lambda line: print(f"measuring {line}", file=sys.stderr, flush=True))
-    if file is not None:
-        write_atomically(file, lambda path: path.write_text(json.dumps(report, indent=1) + "\n"))
+
+    def keep(report: dict[str, Any]) -> None:
+        if file is not None:
+            write_atomically(file, lambda path: path.write_text(json.dumps(report, indent=1) + "\n"))
+
+    report = bench.measure(
+        setup, say=lambda line: print(f"measuring {line}", file=sys.stderr, flush=True), keep=keep
+    )
     print(json.dumps(report) if str(parsed.json) == "-" else bench.text(report))
 
 
@@ -307,9 +320,12 @@ def _started_again(out: Path, config: Config) -> bool:
     return True
 
 
-def _how_to_go_on(out: Path) -> str:
+def _how_to_go_on(out: Path, config: Config) -> str:
     if (out / "config.yaml").is_file():
-        return f"continue with: divconq train --resume {shlex.quote(str(out))}"
+        words = ["divconq", "train", "--resume", str(out)]
+        if config.import_file is not None:
+            words += ["--import", str(config.import_file)]
+        return f"continue with: {shlex.join(words)}"
     return "start again: nothing was written"
 
 

@@ -66,6 +66,18 @@ def test_a_plain_loop_that_fails_is_said(photos, monkeypatch):
     assert "failed: RuntimeError: DataLoader worker is killed" in text(found)
 
 
+def test_every_part_is_kept_when_it_is_measured(photos):
+    kept = []
+    setup = Setup(
+        default_sizes("cpu", **(TINY | {"rounds": 1})), data=str(photos), device="cpu", others=False
+    )
+    found = measure(setup, keep=lambda report: kept.append(set(report)))
+    names = ["training", "embedding", "kmeans", "knn", "nmi", "memory"]
+    assert [next(name for name in reversed(names) if name in report) for report in kept] == names
+    assert "plain" not in found["training"]
+    assert "plain eager loop" not in text(found)
+
+
 def test_the_beetles_become_jpeg_files_of_whole_size(monkeypatch):
     monkeypatch.setenv("DIVCONQ_CACHE", "before")
     with image_files("demo", 70, workers=2) as folder:

@@ -97,8 +97,15 @@ def parse_parts(text: str | None) -> tuple[str, ...]:
     return tuple(name for name in PARTS if name in named)
 
 
-def measure(setup: Setup, say: Callable[[str], object] = lambda line: None) -> dict[str, Any]:
-    """Measure the parts that are asked for; plain numbers that JSON can hold."""
+def measure(
+    setup: Setup,
+    say: Callable[[str], object] = lambda line: None,
+    keep: Callable[[dict[str, Any]], object] = lambda report: None,
+) -> dict[str, Any]:
+    """Measure the parts that are asked for; plain numbers that JSON can hold.
+
+    ``say`` is told what comes next, ``keep`` is given the report whenever there is more of it.
+    """
     device, sizes = pick_device(setup.device), setup.sizes
     report: dict[str, Any] = {
         "format": FORMAT,
@@ -111,7 +118,7 @@ def measure(setup: Setup, say: Callable[[str], object] = lambda line: None) -> d
         "others": setup.others,
     }
     if {"step", "embed"} & set(setup.parts):
-        report |= measure_training(setup, device, say)
+        measure_training(setup, device, report, say, keep)
     n, dim, others = sizes.searched, sizes.dim, setup.others
     classes = max(2, round(n / PER_CLASS))
     if "kmeans" in setup.parts:
@@ -124,26 +131,36 @@ def measure(setup: Setup, say: Callable[[str], object] = lambda line: None) -> d
             "iterations": ITERATIONS,
             "ways": ways,
         }
+        keep(report)
     if "knn" in setup.parts:
         say("search")
         ways = compare_search(n, dim, classes=classes, device=device, others=others)
         report["knn"] = {"points": n, "dim": dim, "classes": classes, "ways": ways}
+        keep(report)
     if "nmi" in setup.parts:
         say("NMI")
         ways = compare_nmi(n, dim, classes=classes, device=device, others=others)
         report["nmi"] = {"points": n, "dim": dim, "classes": classes, "ways": ways}
+        keep(report)
     if "memory" in setup.parts:
         say("memory of an evaluation")
-        report["memory"] = [
-            {"points": n, "dim": sizes.dim, "bytes": evaluation_memory(n, sizes.dim, device)}
-            for n in sizes.evaluated
-        ]
+        report["memory"] = []
+        for n in sizes.evaluated:
+            report["memory"].append(
+                {"points": n, "dim": sizes.dim, "bytes": evaluation_memory(n, sizes.dim, device)}
+            )
+            keep(report)
     return report
 
 
-def measure_training(setup: Setup, device: torch.device, say: Callable[[str], object]) -> dict[str, Any]:
-    """Training, end to end and in parts, and the pass that embeds all images."""
-    report: dict[str, Any] = {}
+def measure_training(
+    setup: Setup,
+    device: torch.device,
+    report: dict[str, Any],
+    say: Callable[[str], object],
+    keep: Callable[[dict[str, Any]], object],
+) -> None:
+    """Add to the report: training, end to end and in parts, and the pass that embeds all images."""
     with ExitStack() as stack:
         say(f"images of {setup.data}")
         data = stack.enter_context(image_files(setup.data, setup.sizes.images, cpus()))
@@ -158,9 +175,7 @@ def measure_training(setup: Setup, device: torch.device, say: Callable[[str], ob
         if "step" in setup.parts:
             say("the bare step and our training")
             rates, way = training_rates(job, epochs=setup.sizes.epochs, rounds=setup.sizes.rounds)
-            say("the plain loop")
-            plain = plain_loop(setup, config, device)
-            report["training"] = {
+            training = {
                 **{name: asdict(setup.sizes)[name] for name in ("backbone", "image_size", "batch", "dim")},
                 "augmentation": config.augmentation,
                 "crop": config.crop,
@@ -169,13 +184,19 @@ def measure_training(setup: Setup, device: torch.device, say: Callable[[str], ob
                 "way": way,
                 "steps": -(-len(job.train) // config.batch) * setup.sizes.epochs,
                 **{name: rate(values) for name, values in rates.items()},
-                "plain": plain,
-                **ratios(rates["bare"], rates["ours"], plain.get("rounds", [])),
             }
+            report["training"] = {**training, **ratios(rates["bare"], rates["ours"], [])}
+            keep(report)
+            if setup.others:
+                say("the plain loop")
+                plain = plain_loop(setup, config, device)
+                found = ratios(rates["bare"], rates["ours"], plain.get("rounds", []))
+                report["training"] = {**training, "plain": plain, **found}
+                keep(report)
         if "embed" in setup.parts:
             say("the embedding pass")
             report["embedding"] = rate(embedding_rates(job, rounds=setup.sizes.rounds))
-    return report
+            keep(report)
 
 
 def config_of(setup: Setup, data: str) -> Config:

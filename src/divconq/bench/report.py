@@ -41,7 +41,7 @@ def training(found: Mapping[str, Any], images: Mapping[str, Any]) -> str:
         f"{WAYS[found['way']]}, {found['augmentation']}, {found['crop']}, K = {found['clusters']}, "
         f"{images['count']:,} images of {images['data']}"
     )
-    rows = [f"  {title:<34}{_rate(found[name])}" for name, title in ROWS.items()]
+    rows = [f"  {title:<34}{_rate(found[name])}" for name, title in ROWS.items() if name in found]
     compared = [
         f"{title} = {found[name]:.3f}"
         for name, title in (("ours_to_bare", "b / a"), ("ours_to_plain", "b / c"))
