@@ -25,6 +25,9 @@ from PIL import Image
 
 import divconq
 from divconq import checkpoints, distributed
+from divconq.analysis.runs import read_run
+from divconq.analysis.space import effective_dimension, neighbours
+from divconq.analysis.subspaces import check_gallery
 from divconq.bench.measurements import parse_parts
 from divconq.bench.photos import files_of
 from divconq.cli import main as command_line
@@ -513,6 +516,11 @@ def registered() -> Path:
     return done.folder
 
 
+def changed_after() -> None:
+    checkpoints.save(run().folder, "last", {"model": {}, "masks": {}})
+    read_run(Path("run")).network()
+
+
 def losses() -> object:
     rows = "rows: {a: {flags: {loss: margn}}}"
     return parse_table("t", f"title: T\npreset: demo\n{rows}\n")
@@ -972,6 +980,15 @@ EVALUATION = (
     Refusal("identities of one image each", lambda: one_gallery_image(points(), torch.arange(8))),
 )
 
+ANALYSIS = (
+    Refusal(
+        "a run whose settings were changed after it", lambda: changed_after(), varies=r"(?<=yaml \().*(?=\);)"
+    ),
+    Refusal("more than all of the variance", lambda: effective_dimension(points(), share=1.5)),
+    Refusal("no neighbours", lambda: neighbours(points(), 0)),
+    Refusal("a searched gallery without labels", lambda: check_gallery(points(), None)),
+)
+
 GROUPS: Mapping[str, Sequence[Refusal]] = {
     "Command line": COMMANDS,
     "Settings": SETTINGS,
@@ -986,11 +1003,13 @@ GROUPS: Mapping[str, Sequence[Refusal]] = {
     "Several processes": PROCESSES,
     "Tables of experiments": TABLES,
     "Evaluation": EVALUATION,
+    "Analysis": ANALYSIS,
 }
 
 # Raised, but not listed above: file and function, and why.
 UNLISTED = {
     "__init__.py: __getattr__": "Python's own words for a name that a module does not have",
+    "analysis/runs.py: _read_division": "listed by read_run as what is missing of a run",
     "checkpoints.py: _write_archive": "what the system says of a full disk",
     "distributed.py: _raise_together": "what another process said, in its words",
     "stopping.py: StopSignals._note": "Ctrl-C or SIGTERM, which is not an error",

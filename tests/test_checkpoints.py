@@ -4,6 +4,8 @@ import os
 import pickle
 import resource
 import signal
+import threading
+import time
 
 import pytest
 import torch
@@ -234,15 +236,19 @@ def test_checkpoints_are_minutes_apart_and_belong_together(tmp_path):
     at = state(1)
     assert not kept.step()
     kept.offer(at, best=True, now=False)
+    kept.finish()
     assert load(tmp_path)["epoch"] == load(tmp_path, "best")["epoch"] == 1
     assert "optimizer" not in load(tmp_path, "best")
 
     kept.offer({**at, "epoch": 2}, best=True, now=False)
     at["model"]["w"] += 1  # training goes on
     kept.offer({**at, "epoch": 3}, best=False, now=False)
+    kept.finish()
     assert load(tmp_path)["epoch"] == load(tmp_path, "best")["epoch"] == 1
 
     kept.offer({**at, "epoch": 4}, best=False, now=True)
+    at["model"]["w"] += 1  # and on, while the file is being written
+    kept.finish()
     assert (load(tmp_path)["epoch"], load(tmp_path, "best")["epoch"]) == (4, 2)
     assert (load(tmp_path)["model"]["w"][0], load(tmp_path, "best")["model"]["w"][0]) == (2, 1)
 
@@ -254,6 +260,7 @@ def test_the_best_epoch_is_on_disk_before_a_later_last_one(tmp_path, monkeypatch
     kept.offer(state(2), best=True, now=False)
     kept.write(state(2))  # in the middle of the third epoch
     kept.write(state(2))
+    kept.finish()
     assert order == [("last", 1), ("best", 2), ("last", 2), ("last", 2)]
 
 
@@ -275,4 +282,39 @@ def test_checkpoints_without_a_pause_are_all_written(tmp_path):
     for epoch in (1, 2):
         assert kept.step()
         kept.offer({"epoch": epoch}, best=False, now=False)
+        kept.finish()
         assert load(tmp_path)["epoch"] == epoch
+
+
+@pytest.mark.parametrize("notice", ["step", "write", "finish"])
+def test_what_could_not_be_written_is_said_by_the_next_call(tmp_path, monkeypatch, notice):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "save", full)
+    kept = Checkpoints(tmp_path, minutes=10)
+    kept.write(state(1))
+    while not kept.writing.done():
+        time.sleep(0.001)
+    calls = {"step": kept.step, "write": lambda: kept.write(state(2)), "finish": kept.finish}
+    with pytest.raises(OSError, match="No space left"):
+        calls[notice]()
+
+
+def test_training_goes_on_while_a_file_is_written(tmp_path, monkeypatch):
+    begun, gate, saved = threading.Event(), threading.Event(), []
+
+    def slow(folder, which, at):
+        begun.set()
+        assert gate.wait(60)
+        saved.append(at["epoch"])
+
+    monkeypatch.setattr(checkpoints, "save", slow)
+    kept = Checkpoints(tmp_path, minutes=10)
+    kept.write(state(1))
+    assert begun.wait(60)
+    assert not kept.step(), "it does not wait"
+    assert saved == []
+    gate.set()
+    kept.finish()
+    assert saved == [1]

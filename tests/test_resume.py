@@ -159,7 +159,7 @@ def test_a_run_killed_thirty_times_ends_as_one_that_never_was(tiny, tmp_path):
     config = dataclasses.replace(
         tiny,
         k_max=4,
-        epochs=8,
+        epochs=16,  # enough for every life to find what it is killed in
         divide_every=2,
         augmentation="geom+color",
         nmi=False,

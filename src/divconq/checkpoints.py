@@ -4,15 +4,17 @@ A checkpoint is what ``torch.save`` writes, followed by its SHA-256, which ``tor
 looks at first. So there is one file to put in place, and never one without its checksum.
 """
 
-import copy
 import hashlib
 import os
 import time
 import warnings
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeAlias
 
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from divconq.distributed import first_only, rank
 from divconq.writing import sync_folder, temporary_name, write_atomically
@@ -29,18 +31,23 @@ class Checkpoints:
     """Writes a run's checkpoints, ``minutes`` or ``steps`` apart; the best epoch waits in memory for the next.
 
     So ``last.pt`` is never newer than the best epoch it knows of, and a run that goes on from it finds its best
-    epoch on disk or comes by it again. Of several processes only the first writes.
+    epoch on disk or comes by it again. Files are written by a thread beside the training, which goes on from a copy.
+    Of several processes only the first writes.
     """
 
     def __init__(self, folder: Path, minutes: float, steps: int | None = None) -> None:
         self.folder, self.minutes, self.steps = folder, minutes, steps
         self.best: State | None = None
         self.first = True
+        self.writer, self.writing = ThreadPoolExecutor(1), Future[None]()
+        self.writing.set_result(None)
         self._begin()
 
     def step(self) -> bool:
-        """Count a step; whether it is time for a checkpoint."""
+        """Count a step; whether it is time for a checkpoint. If the last could not be written, its error is raised."""
         self.taken += 1
+        if self.writing.done():
+            self.finish()
         return self.due()
 
     def due(self) -> bool:
@@ -52,22 +59,36 @@ class Checkpoints:
     def offer(self, state: State, *, best: bool, now: bool) -> None:
         """An epoch has ended: write its state if it is the first, if it is time, or ``now``; keep the ``best``."""
         if best:
-            self.best = copy.deepcopy({name: part for name, part in state.items() if name != "optimizer"})
+            self.best = _copy({name: part for name, part in state.items() if name != "optimizer"})
         if now or self.first or self.due():
             self.write(state)
 
     @first_only
     def write(self, state: State) -> None:
-        """Write the best epoch, if there is a new one, and then this state."""
-        if self.best is not None:
-            save(self.folder, "best", self.best)
-            self.best = None
-        save(self.folder, "last", state)
+        """Begin to write the best epoch, if there is a new one, and then this state."""
+        self.finish()
+        best, self.best = self.best, None
+        self.writing = self.writer.submit(self._write, best, _copy(state))
         self.first = False
         self._begin()
 
+    def finish(self) -> None:
+        """Wait until what was begun is on disk."""
+        self.writing.result()
+
+    def _write(self, best: State | None, last: State) -> None:
+        if best is not None:
+            save(self.folder, "best", best)
+        save(self.folder, "last", last)
+
     def _begin(self) -> None:
         self.time, self.taken = time.monotonic() + 60 * self.minutes, 0
+
+
+def _copy(state: State) -> State:
+    """The state as it is now, in main memory."""
+    copied: State = tree_map_only(Tensor, lambda x: x.detach().to("cpu", copy=True), state)
+    return copied
 
 
 def exist(folder: Path) -> bool:

@@ -112,7 +112,7 @@ def train(
                     within = Position(partition, best, epoch, watch.so_far(), clock.so_far(), states)
                     checkpoints.write(snapshot(job, within))
                     if stopping:
-                        halt(stop, progress)
+                        halt(stop, progress, checkpoints)
             coming = None  # planned while a GPU still works, unless a division comes first
             if epoch + 1 < config.epochs and not divides(config, epoch + 1):
                 coming = plan_for(config, labels, partition, epoch + 1)
@@ -141,15 +141,17 @@ def train(
         stopping = anywhere(stop.wished)
         checkpoints.offer(snapshot(job, at), best=is_best, now=stopping or at.epoch == config.epochs)
         if stopping:
-            halt(stop, progress)
+            halt(stop, progress, checkpoints)
     progress.close()
+    checkpoints.finish()
     run.export(model, masks.conquer())
     return on_first(run.metrics)
 
 
-def halt(stop: StopSignals, progress: Progress) -> NoReturn:
-    """End the run, whose checkpoint is written; nobody ends before it is."""
+def halt(stop: StopSignals, progress: Progress, checkpoints: Checkpoints) -> NoReturn:
+    """End the run once its checkpoint is written; nobody ends before it is."""
     progress.close()
+    checkpoints.finish()
     wait_for_all()
     raise stop.stopped()
 

@@ -47,7 +47,11 @@ def test_rows_are_a_preset_with_common_flags_and_their_own():
         ("common:", "comon:", "t: unknown key 'comon'.*did you mean 'common'"),
         ("    seeds: [7]", "    seed: [7]", "t, row triplet: unknown key 'seed'.*did you mean 'seeds'"),
         ("k_max: 1", "kmax: 1", "t, row margin: flags: unknown flag 'kmax'; did you mean 'k_max'"),
-        ("masks: none", "masks: nine", "masks must be one of learned, fixed, none, got 'nine'; did you mean 'none'"),
+        (
+            "masks: none",
+            "masks: nine",
+            "masks must be one of learned, fixed, none, got 'nine'; did you mean 'none'",
+        ),
         ("k_max: 1", "k_max: 6", "t, row margin: k_max must be a power of two, got 6; use 4 or 8"),
         ("k_max: 1", "k_max: four", "k_max must be a whole number, got 'four'"),
         ("k_max: 1", "k_max: true", "k_max must be a whole number, got True"),

@@ -1,0 +1,187 @@
+"""Where retrieval fails: the worst queries, confused classes, likely label errors, near-duplicates.
+
+The paper shows single failures only (section 4.3, "Subspace learning"); these lists find them in any dataset.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Float32, Int64
+from torch import Tensor
+
+from divconq.analysis.subspaces import check_gallery, positives
+from divconq.division.kmeans import check_points, exact_products
+from divconq.evaluation.neighbours import BUDGET
+
+BYTES_PER_SCORE = 24  # a score, its copies where all are of one class, and comparisons
+VOTES = 1 << 24  # pairs of neighbours that are compared at once
+
+
+def first_positive_ranks(
+    x: Float[Tensor, "n d"],
+    labels: Int64[Tensor, " n"],
+    ranking: Int64[Tensor, "n k"] | None = None,
+    *,
+    gallery: Float[Tensor, "g d"] | None = None,
+    gallery_labels: Int64[Tensor, " g"] | None = None,
+    budget: int = BUDGET,
+) -> Int64[Tensor, " n"]:
+    """The rank, from 1, of the first image of the query's class; 0 for a query that has none to find.
+
+    Without a gallery the images search each other; of equal distances the lower index is first. If the
+    ``neighbours`` of each are known already, only those are searched that have no positive among them.
+
+    >>> first_positive_ranks(torch.tensor([[0.0], [1.0], [3.0], [9.0]]), torch.tensor([5, 2, 5, 4])).tolist()
+    [2, 0, 2, 0]
+    """
+    check_points(x)
+    check_gallery(gallery, gallery_labels)
+    query, found = x.detach().float(), labels if gallery_labels is None else gallery_labels
+    searched = query if gallery is None else gallery.detach().float()
+    ranks = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+    if ranking is not None and ranking.shape[1]:
+        hits = found[ranking] == labels[:, None]
+        ranks = (hits.int().argmax(1) + 1) * hits.any(1)
+    asked = ((ranks == 0) & (positives(labels, gallery_labels) > 0)).nonzero().flatten()
+    asked = asked[labels[asked].argsort(stable=True)]
+    half, by_class = searched.square().sum(1) / 2, found.argsort(stable=True)
+    names = found[by_class]
+    with exact_products(x.device.type):
+        for rows in asked.split(max(1, budget // (BYTES_PER_SCORE * len(searched)))) if len(asked) else ():
+            scores = torch.addmm(half, query[rows], searched.T, beta=-1)
+            if gallery is None:
+                scores.scatter_(1, rows[:, None], -torch.inf)
+            # The queries are sorted by class: all that a block can rightly find is one stretch of the sorted gallery.
+            start = int(torch.searchsorted(names, labels[rows[:1]]))
+            end = int(torch.searchsorted(names, labels[rows[-1:]], right=True))
+            right = names[start:end] == labels[rows, None]
+            ranks[rows] = _first_ranks(scores, by_class[start:end], right)
+    return ranks
+
+
+def worst_queries(ranks: Int64[Tensor, " n"], top: int = 12) -> Int64[Tensor, " m"]:
+    """The queries whose first positive comes last, the worst first; those that find one at once are left out.
+
+    >>> worst_queries(torch.tensor([1, 7, 0, 30])).tolist()
+    [3, 1]
+    """
+    order = ranks.argsort(descending=True, stable=True)
+    return order[ranks[order] > 1][:top]
+
+
+@dataclass(frozen=True)
+class ConfusedPair:
+    """Two classes, how often an image of one is nearest to an image of the other, and the share of their images."""
+
+    first: int
+    second: int
+    count: int
+    share: float
+
+
+def confused_pairs(
+    ranking: Int64[Tensor, "n m"],
+    labels: Int64[Tensor, " n"],
+    gallery_labels: Int64[Tensor, " g"] | None = None,
+    top: int = 12,
+) -> list[ConfusedPair]:
+    """The pairs of classes of which most images find the other class first, in either direction.
+
+    Of equal counts the pair with the larger share of its queries comes first. Needs the nearest neighbour only.
+
+    >>> confused_pairs(torch.tensor([[1], [0], [1], [2]]), torch.tensor([4, 6, 6, 4]))
+    [ConfusedPair(first=4, second=6, count=3, share=0.75)]
+    """
+    if ranking.numel() == 0:
+        return []
+    theirs = (labels if gallery_labels is None else gallery_labels)[ranking[:, 0]]
+    wrong = (theirs != labels) & (ranking[:, 0] >= 0)
+    pairs = torch.stack([labels, theirs], 1)[wrong].sort(1).values
+    kinds, counts = pairs.unique(dim=0, return_counts=True)
+    classes, images = labels.unique(return_counts=True)
+    size = dict(zip(classes.tolist(), images.tolist(), strict=True))
+    found = [
+        ConfusedPair(a, b, count, count / (size.get(a, 0) + size.get(b, 0)))
+        for (a, b), count in zip(kinds.tolist(), counts.tolist(), strict=True)
+    ]
+    return sorted(found, key=lambda pair: (-pair.count, -pair.share, pair.first, pair.second))[:top]
+
+
+@dataclass(frozen=True)
+class LabelError:
+    """An image, the class it has, the class its neighbours have, and how much more they vote for theirs."""
+
+    image: int
+    label: int
+    suggested: int
+    score: float
+
+
+def label_errors(
+    ranking: Int64[Tensor, "n k"], labels: Int64[Tensor, " n"], agreement: float = 0.8
+) -> list[LabelError]:
+    """Images whose k nearest neighbours agree on another class, the most certain first.
+
+    At least the share ``agreement`` of the neighbours are of one other class (of equals that of the nearest);
+    score = (their votes - votes for the image's own class) / k.
+
+    >>> label_errors(torch.tensor([[1, 2], [2, 3], [1, 3], [2, 1]]), torch.tensor([0, 1, 1, 1]))
+    [LabelError(image=0, label=0, suggested=1, score=1.0)]
+    """
+    k, found = ranking.shape[1], []
+    if k == 0:
+        return []
+    for start in range(0, len(ranking), rows := max(1, VOTES // k**2)):
+        own, names = labels[start : start + rows], labels[ranking[start : start + rows]]
+        support = (names[:, :, None] == names[:, None]).sum(2)
+        leader = support.argmax(1, keepdim=True)  # the first of equals, which is the nearest
+        suggested, votes = names.gather(1, leader)[:, 0], support.gather(1, leader)[:, 0]
+        lead = votes - (names == own[:, None]).sum(1)
+        for i in ((suggested != own) & (votes >= agreement * k)).nonzero().flatten().tolist():
+            found.append(LabelError(start + i, int(own[i]), int(suggested[i]), int(lead[i]) / k))
+    return sorted(found, key=lambda error: (-error.score, error.image))
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Pairs of images that are too near, their distances from the smallest, and what counted as too near."""
+
+    pairs: Int64[Tensor, "m 2"]
+    distances: Float32[Tensor, " m"]
+    threshold: float
+
+
+def near_duplicates(
+    index: Int64[Tensor, " n"], distance: Float32[Tensor, " n"], fraction: float = 0.2
+) -> Duplicates:
+    """Images with a near-duplicate in another class, or another split, each with the nearest such image.
+
+    ``index`` and ``distance`` are what ``nearest_other`` finds, so no image with a duplicate is missed. Too near
+    is a distance of at most ``fraction`` times the median of all those distances; NaN if there are none.
+
+    >>> near_duplicates(torch.tensor([1, 0, 1]), torch.tensor([0.1, 0.1, 1.0]), fraction=1.0).pairs.tolist()
+    [[0, 1]]
+    """
+    known = distance.isfinite()
+    threshold = fraction * float(distance[known].median()) if known.any() else float("nan")
+    near = (known & (distance <= threshold)).nonzero().flatten()
+    pairs = torch.stack([near, index[near]], 1).sort(1).values
+    pairs, place = pairs.unique(dim=0, return_inverse=True)
+    apart = distance.new_empty(len(pairs)).scatter_(0, place, distance[near])
+    order = apart.argsort(stable=True)
+    return Duplicates(pairs[order], apart[order], threshold)
+
+
+def _first_ranks(
+    scores: Float32[Tensor, "b g"], columns: Int64[Tensor, " p"], right: Bool[Tensor, "b p"]
+) -> Int64[Tensor, " b"]:
+    """The rank of the best score among the columns that are right; of equal scores the lower column is first."""
+    among = scores[:, columns].masked_fill_(~right, -torch.inf)
+    place = among.argmax(1, keepdim=True)
+    best = among.gather(1, place)
+    ranks = 1 + (scores > best).sum(1)
+    equal = scores == best
+    tied = (equal.sum(1) > 1).nonzero().flatten()
+    before = torch.arange(scores.shape[1], device=scores.device) < columns[place[tied]]
+    ranks[tied] += (equal[tied] & before).sum(1)
+    return ranks
