@@ -23,6 +23,7 @@ Result = TypeVar("Result")
 OURS = "divconq"
 KS = (1, 10, 100)
 NMI_ITERATIONS = 25  # as many as ours
+NOISE = 3.0  # of the points that are searched: enough for many to have a wrong neighbour
 
 
 def points(
@@ -75,7 +76,7 @@ def compare_search(
     n: int, dim: int, *, classes: int, device: torch.device, others: bool = True
 ) -> dict[str, Figures | None]:
     """Exact neighbours of every point among the others, and recall@1, 10, 100 and MAP@R."""
-    x, labels = points(n, dim, classes, device=device)
+    x, labels = points(n, dim, classes, device=device, noise=NOISE)
     plain, names = x.cpu().numpy(), labels.cpu().numpy()
     ks = tuple(k for k in KS if k < n)
     ways: dict[str, Callable[[], Any]] = {OURS: lambda: retrieval_scores(x, labels, ks=ks)}
