@@ -1,13 +1,14 @@
 """The flags of every command; those of training are the fields of ``Config``."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-import yaml
 
 from divconq.config import Config
+from divconq.kinds import read_yaml
 
 
 @dataclass(frozen=True)
@@ -183,16 +184,16 @@ def take_free_flags(argv: list[str], prefix: str) -> tuple[list[str], dict[str, 
             value = next(words, "")
         if not name or not value or value.startswith("--"):
             raise ValueError(f"{word} needs a value, for example {prefix}{name or 'alpha'} 0.1")
-        free[name.replace("-", "_")] = _value(value)
+        free[name.replace("-", "_")] = _value(value, prefix + name)
     return rest, free
 
 
-def _value(text: str) -> object:
+def _value(text: str, flag: str) -> object:
     """What a flag's text means: YAML, and numbers such as 1e-3 that YAML takes for words."""
-    try:
-        return float(text) if "e" in text.lower() else yaml.safe_load(text)
-    except ValueError:
-        return yaml.safe_load(text)
+    if "e" in text.lower():
+        with suppress(ValueError):
+            return float(text)
+    return read_yaml(text, flag)
 
 
 def flag_value(argv: list[str], flag: str) -> str | None:

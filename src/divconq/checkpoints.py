@@ -31,8 +31,8 @@ class Checkpoints:
     """Writes a run's checkpoints, ``minutes`` or ``steps`` apart; the best epoch waits in memory for the next.
 
     So ``last.pt`` is never newer than the best epoch it knows of, and a run that goes on from it finds its best
-    epoch on disk or comes by it again. Files are written by a thread beside the training, which goes on from a copy.
-    Of several processes only the first writes.
+    epoch on disk or comes by it again. Files are written by a thread beside the training, which goes on from a copy;
+    at the end of ``with`` it has ended. Of several processes only the first writes.
     """
 
     def __init__(self, folder: Path, minutes: float, steps: int | None = None) -> None:
@@ -42,6 +42,14 @@ class Checkpoints:
         self.writer, self.writing = ThreadPoolExecutor(1), Future[None]()
         self.writing.set_result(None)
         self._begin()
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.writer.shutdown()
+        if kind is None:
+            self.finish()
 
     def step(self) -> bool:
         """Count a step; whether it is time for a checkpoint. If the last could not be written, its error is raised."""

@@ -1,7 +1,6 @@
 """The command line: thin, each command reads its flags and calls the library."""
 
 import dataclasses
-import errno
 import json
 import os
 import re
@@ -29,6 +28,7 @@ from divconq.checks import did_you_mean
 from divconq.config import MAY_CHANGE, Config, differences, from_yaml, to_yaml
 from divconq.presets import PRESETS, preset
 from divconq.stopping import Stopped, StopSignals
+from divconq.writing import FULL, write_atomically
 
 USAGE = """divconq {version}: train image-retrieval embeddings by divide and conquer
 
@@ -46,7 +46,6 @@ Every command explains its flags with --help, for example: divconq train cub --h
 """
 
 COMPILERS = ("torch._inductor", "torch._dynamo", "torch.autograd.graph")  # their warnings are for developers
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -242,7 +241,6 @@ def bench_command(argv: list[str]) -> None:
     """``divconq bench``."""
     parsed = tyro.cli(BenchArguments, args=argv, prog="divconq bench")
     from divconq import bench
-    from divconq.run import write_atomically
 
     file = None if str(parsed.json) == "-" else parsed.json
     if file is not None and not file.parent.is_dir():

@@ -10,7 +10,7 @@ import tyro
 import yaml
 
 from divconq.checks import check_power_of_two
-from divconq.kinds import convert
+from divconq.kinds import convert, read_yaml
 
 RGB = tuple[float, float, float]
 MAY_CHANGE = {
@@ -217,10 +217,7 @@ def to_yaml(config: Config) -> str:
 
 def from_yaml(text: str) -> Config:
     """Read a config back; unknown and missing names and values of the wrong kind are errors."""
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"a config must be YAML, and this is not: {_place(error)}") from error
+    values = read_yaml(text, "a config")
     if not isinstance(values, dict):
         raise ValueError("a config must be a table of names and values")
     kinds = {field.name: field.type for field in dataclasses.fields(Config)}
@@ -235,11 +232,6 @@ def from_yaml(text: str) -> Config:
         except ValueError as error:
             raise ValueError(f"{name} must be {error}") from error
     return Config(**values)
-
-
-def _place(error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    return f"see line {mark.line + 1}" if mark is not None else str(error).splitlines()[0]
 
 
 def differences(config: Config, other: Config) -> dict[str, tuple[object, object]]:

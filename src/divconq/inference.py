@@ -14,8 +14,9 @@ from divconq.data.views import stored_side
 from divconq.device import pick_device, threads
 from divconq.job import open_data
 from divconq.model import Embedder, import_file
-from divconq.run import Run, write_atomically
+from divconq.run import Run
 from divconq.search import embed_images, search_scores
+from divconq.writing import write_atomically
 
 
 class TrainedRun:

@@ -5,6 +5,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+import yaml
+
 from divconq.checks import did_you_mean
 
 WANTED = {
@@ -15,6 +17,20 @@ WANTED = {
     dict: "a table of names and values",
     Path: "a path",
 }
+
+
+def read_yaml(text: str, what: str) -> Any:  # noqa: ANN401
+    """The value that a text stands for; ``what`` it is is said if it stands for none.
+
+    >>> read_yaml("[1, 2]", "--set ks")
+    [1, 2]
+    """
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
+        raise ValueError(f"{what} is not YAML{place}; see that brackets and quotes are closed") from error
 
 
 def convert(kind: Any, value: object) -> Any:  # noqa: ANN401

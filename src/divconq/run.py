@@ -15,8 +15,7 @@ from divconq.config import Config, from_yaml, to_yaml
 from divconq.distributed import first_only
 from divconq.masks import Masks
 from divconq.model import Embedder, load_model, make_model, save_model
-from divconq.writing import remove_unfinished
-from divconq.writing import write_atomically as write_atomically
+from divconq.writing import remove_unfinished, write_atomically
 
 
 @dataclass(frozen=True)
@@ -101,9 +100,8 @@ class Run:
 
     def resume(self) -> dict[str, Any] | None:
         """The checkpoint to go on from; None, with a warning, if the run was stopped before its first."""
-        if len(self.metrics()) <= 1 and not checkpoints.exist(
-            self.folder
-        ):  # the first epoch is logged just before
+        begun = len(self.metrics()) <= 1  # the first epoch is logged just before its checkpoint
+        if begun and not checkpoints.exist(self.folder):
             warnings.warn(
                 f"{self.folder} holds no checkpoint yet: it starts from its beginning", stacklevel=2
             )

@@ -72,78 +72,85 @@ def train(
 
     partition, best = at.partition, at.best
     step, view = step_of(job), view_of(job)
-    checkpoints, coming = Checkpoints(out, config.save_minutes, config.save_steps), None
+    coming = None
     steps = math.ceil(len(images) / config.batch)
     progress = Progress(config.epochs, steps, config.batch, at.epoch * steps + at.step)
     stop = stop or StopSignals()
     stop.patient = True
-    for epoch in range(at.epoch, config.epochs):
-        clock = Clock(at.seconds)
-        if divides(config, epoch) and at.step == 0:
-            with clock("divide"):
-                kind, seed = config.division, config.seed + epoch
-                needs_x = kind in NEEDS_EMBEDDINGS
-                x = job.embed(images, features=config.cluster_on == "features") if needs_x else None
-                partition = on_first(
-                    divide, kind, x, partition, labels, k_max=config.k_max, seed=seed, groups=images.groups
-                )
-                while masks.k < partition.k:
-                    masks.split_()  # children start as their parent
-                    reset_moments(optimizer, masks)
-                run.save_division(epoch, partition.labels, masks)
+    with Checkpoints(out, config.save_minutes, config.save_steps) as checkpoints:
+        for epoch in range(at.epoch, config.epochs):
+            clock = Clock(at.seconds)
+            if divides(config, epoch) and at.step == 0:
+                with clock("divide"):
+                    kind, seed = config.division, config.seed + epoch
+                    needs_x = kind in NEEDS_EMBEDDINGS
+                    x = job.embed(images, features=config.cluster_on == "features") if needs_x else None
+                    partition = on_first(
+                        divide,
+                        kind,
+                        x,
+                        partition,
+                        labels,
+                        k_max=config.k_max,
+                        seed=seed,
+                        groups=images.groups,
+                    )
+                    while masks.k < partition.k:
+                        masks.split_()  # children start as their parent
+                        reset_moments(optimizer, masks)
+                    run.save_division(epoch, partition.labels, masks)
 
-        with clock("train"):
-            plan = coming or plan_for(config, labels, partition, epoch)
-            seed = epoch_seed(config.seed, epoch)
-            seed_all(seed)
-            finetuning = config.finetune_from is not None and epoch >= config.finetune_from
-            model.train().backbone.requires_grad_(not backbone_rests(config, epoch))
-            watch = LossWatch(epoch, plan.clusters, job.device, before=at.losses)
-            if at.step > 0:
-                set_generator_states(at.generators, job.device)
-            progress.epoch(epoch, partition.k)
-            for x, y, cluster in batches_of(job, plan, view, seed, start=watch.done):
-                loss, finite = step(x, y, None if finetuning else cluster)
-                watch.step(loss, finite)
-                progress.step(watch.latest)
-                stopping = anywhere(stop.wished)
-                if checkpoints.step() or stopping:
-                    states = generator_states(job.device)
-                    within = Position(partition, best, epoch, watch.so_far(), clock.so_far(), states)
-                    checkpoints.write(snapshot(job, within))
-                    if stopping:
-                        halt(stop, progress, checkpoints)
-            coming = None  # planned while a GPU still works, unless a division comes first
-            if epoch + 1 < config.epochs and not divides(config, epoch + 1):
-                coming = plan_for(config, labels, partition, epoch + 1)
-            mean_loss = watch.mean()
+            with clock("train"):
+                plan = coming or plan_for(config, labels, partition, epoch)
+                seed = epoch_seed(config.seed, epoch)
+                seed_all(seed)
+                finetuning = config.finetune_from is not None and epoch >= config.finetune_from
+                model.train().backbone.requires_grad_(not backbone_rests(config, epoch))
+                watch = LossWatch(epoch, plan.clusters, job.device, before=at.losses)
+                if at.step > 0:
+                    set_generator_states(at.generators, job.device)
+                progress.epoch(epoch, partition.k)
+                for x, y, cluster in batches_of(job, plan, view, seed, start=watch.done):
+                    loss, finite = step(x, y, None if finetuning else cluster)
+                    watch.step(loss, finite)
+                    progress.step(watch.latest)
+                    stopping = anywhere(stop.wished)
+                    if checkpoints.step() or stopping:
+                        states = generator_states(job.device)
+                        within = Position(partition, best, epoch, watch.so_far(), clock.so_far(), states)
+                        checkpoints.write(snapshot(job, within))
+                        if stopping:
+                            halt(stop, progress, checkpoints)
+                coming = None  # planned while a GPU still works, unless a division comes first
+                if epoch + 1 < config.epochs and not divides(config, epoch + 1):
+                    coming = plan_for(config, labels, partition, epoch + 1)
+                mean_loss = watch.mean()
 
-        record: dict[str, Any] = {
-            "epoch": epoch + 1,
-            "k": partition.k,
-            "loss": mean_loss,
-            "overlap": float(masks.overlap().detach()),
-            "lonely": plan.lonely,
-            "waiting": plan.waiting,
-            "images_per_s": plan.indices.numel() / clock.seconds["train"],
-        }
-        is_best = False
-        if (epoch + 1) % config.eval_every == 0 or epoch + 1 == config.epochs:
-            with clock("evaluate"):
-                record |= job.scores()
-            score = record["val_recall@1" if config.val_classes else "recall@1"]
-            is_best, best = score > best, max(score, best)
-            warn_of_collapse(record["spread"], epoch)
-        record["seconds"] = dict(clock.seconds)
-        run.log(record)
-        progress.show(record)
-        at = Position(partition, best, epoch + 1)
-        stopping = anywhere(stop.wished)
-        checkpoints.offer(snapshot(job, at), best=is_best, now=stopping or at.epoch == config.epochs)
-        if stopping:
-            halt(stop, progress, checkpoints)
+            record: dict[str, Any] = {
+                "epoch": epoch + 1,
+                "k": partition.k,
+                "loss": mean_loss,
+                "overlap": float(masks.overlap().detach()),
+                "lonely": plan.lonely,
+                "waiting": plan.waiting,
+                "images_per_s": plan.indices.numel() / clock.seconds["train"],
+            }
+            is_best = False
+            if (epoch + 1) % config.eval_every == 0 or epoch + 1 == config.epochs:
+                with clock("evaluate"):
+                    record |= job.scores()
+                score = record["val_recall@1" if config.val_classes else "recall@1"]
+                is_best, best = score > best, max(score, best)
+                warn_of_collapse(record["spread"], epoch)
+            record["seconds"] = dict(clock.seconds)
+            run.log(record)
+            progress.show(record)
+            at = Position(partition, best, epoch + 1)
+            stopping = anywhere(stop.wished)
+            checkpoints.offer(snapshot(job, at), best=is_best, now=stopping or at.epoch == config.epochs)
+            if stopping:
+                halt(stop, progress, checkpoints)
     progress.close()
-    checkpoints.finish()
     run.export(model, masks.conquer())
     return on_first(run.metrics)
 

@@ -1,8 +1,11 @@
 """Files that are written whole or not at all, also when the power fails."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, a quota, the largest file there may be
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:

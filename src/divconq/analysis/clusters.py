@@ -23,13 +23,11 @@ def partition_nmi(a: Int64[Tensor, " n"], b: Int64[Tensor, " n"]) -> float:
     >>> partition_nmi(torch.tensor([0, 0, 1, 1]), torch.tensor([7, 7, 3, 3]))
     1.0
     """
+    from sklearn.metrics import normalized_mutual_info_score
+
     if len(a) == 0:
         return math.nan
-    a, b = _number(a), _number(b)
-    h_a, h_b, h_both = (_entropy(x) for x in (a, b, a * (int(b.max()) + 1) + b))
-    if h_a + h_b == 0:
-        return 1.0
-    return min(1.0, max(0.0, 2 * (h_a + h_b - h_both) / (h_a + h_b)))
+    return float(normalized_mutual_info_score(a.cpu().numpy(), b.cpu().numpy()))
 
 
 @dataclass(frozen=True)
@@ -200,8 +198,3 @@ def _number(values: Shaped[Tensor, " n"]) -> Int64[Tensor, " n"]:
     """Number the different values from 0."""
     numbers: Tensor = values.unique(return_inverse=True)[1]
     return numbers
-
-
-def _entropy(groups: Int64[Tensor, " n"]) -> float:
-    p = groups.unique(return_counts=True)[1].double() / len(groups)
-    return float(torch.special.entr(p).sum())

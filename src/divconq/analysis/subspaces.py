@@ -15,6 +15,7 @@ from torch import Tensor
 from divconq.analysis.clusters import FactorTable, levels, partition_nmi
 from divconq.analysis.space import neighbours
 from divconq.division.kmeans import kmeans
+from divconq.evaluation.metrics import check_gallery, occurrences
 from divconq.evaluation.neighbours import BUDGET
 
 ACTIVE = 0.1  # of a mask's largest weight
@@ -186,20 +187,6 @@ def positives(
     >>> positives(torch.tensor([3, 3, 8])).tolist(), positives(torch.tensor([3, 8]), torch.tensor([8])).tolist()
     ([1, 1, 0], [0, 1])
     """
-    found = labels if gallery_labels is None else gallery_labels
-    names, place = torch.cat([labels, found]).unique(return_inverse=True)
-    counts = place[len(labels) :].bincount(minlength=len(names))
-    own: Tensor = counts[place[: len(labels)]] - int(gallery_labels is None)
-    return own
-
-
-def check_gallery(gallery: Tensor | None, gallery_labels: Tensor | None) -> None:
-    """Refuse a gallery without its labels, and labels without their gallery.
-
-    >>> check_gallery(torch.ones(3, 2), None)
-    Traceback (most recent call last):
-    ValueError: gallery and gallery_labels go together, got only gallery; pass both or none
-    """
-    if (gallery is None) != (gallery_labels is None):
-        given = "gallery_labels" if gallery is None else "gallery"
-        raise ValueError(f"gallery and gallery_labels go together, got only {given}; pass both or none")
+    if gallery_labels is None:
+        return occurrences(labels, labels) - 1
+    return occurrences(labels, gallery_labels)

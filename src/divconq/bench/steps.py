@@ -14,6 +14,7 @@ from divconq.graphs import WARM_UP, Captured
 from divconq.job import Job
 from divconq.masks import Masks
 from divconq.optim import make_optimizer
+from divconq.randomness import seed_all
 from divconq.train import batches_of, epoch_seed, plan_for, step_of, view_of
 from divconq.watch import LossWatch
 
@@ -41,7 +42,7 @@ class Training:
     def run(self) -> int:
         """Do what ``train`` does in one epoch, from its first batch to the mean of its losses; counts the images."""
         job, plan, seed = self.job, self.coming, epoch_seed(self.job.config.seed, self.epoch)
-        torch.manual_seed(seed)
+        seed_all(seed)
         job.model.train()
         watch = LossWatch(self.epoch, plan.clusters, job.device)
         for x, y, cluster in batches_of(job, plan, self.view, seed):

@@ -5,7 +5,6 @@ the stamp of each. While it is being built there are ``.partial`` in place of ``
 for each image. Any of them may be deleted at any time; images that another cache in the folder has are copied.
 """
 
-import errno
 import hashlib
 import json
 import os
@@ -29,9 +28,9 @@ from divconq.data.decoding import Box, UnreadableError, decode
 from divconq.data.files import Decoded, refuse_unreadable
 from divconq.data.protocol import Chosen, ImageSet, Pixels
 from divconq.data.stamps import cache_folder, for_each, stamp
+from divconq.writing import FULL
 
 FORMAT = 3  # to be raised when decoding gives other pixels
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, a quota, the largest file there may be
 CHUNK = 1024  # images between two marks of how far the building is
 REMEDY = (
     "set DIVCONQ_CACHE to a folder with room, or add --no-cache to decode images whenever they are needed"

@@ -42,9 +42,9 @@ def retrieval_scores(
         exclude, marks = _pairs(query_labels, query_cameras, gallery_labels, gallery_cameras)
     elif alone:
         exclude = torch.arange(len(query), device=query.device)
-    positives = _occurrences(query_labels, gallery_labels)
+    positives = occurrences(query_labels, gallery_labels)
     if exclude is not None:
-        positives -= 1 if marks is None else _occurrences(exclude, marks)
+        positives -= 1 if marks is None else occurrences(exclude, marks)
     counted = (positives > 0).nonzero().flatten()
     if len(counted) == 0:
         raise ValueError(
@@ -101,8 +101,14 @@ def _scores(
     )
 
 
-def _occurrences(values: Int64[Tensor, " q"], among: Int64[Tensor, " g"]) -> Int64[Tensor, " q"]:
-    """Count how often each value is found among others."""
+def occurrences(values: Int64[Tensor, " q"], among: Int64[Tensor, " g"]) -> Int64[Tensor, " q"]:
+    """How often each value is found among others.
+
+    >>> occurrences(torch.tensor([3, 8, 5]), torch.tensor([8, 3, 8])).tolist()
+    [1, 2, 0]
+    """
+    if len(among) == 0:
+        return torch.zeros_like(values)
     names, counts = among.unique(return_counts=True)
     place = torch.searchsorted(names, values).clamp(max=len(names) - 1)
     return torch.where(names[place] == values, counts[place], 0)
@@ -131,6 +137,20 @@ def _of_similar_size(
         yield members[octave == value]
 
 
+def check_gallery(gallery: Tensor | None, gallery_labels: Tensor | None) -> None:
+    """Refuse a gallery without its labels, and labels without their gallery.
+
+    >>> check_gallery(torch.ones(3, 2), None)
+    Traceback (most recent call last):
+    ValueError: gallery and gallery_labels go together, got only gallery; pass gallery_labels too
+    """
+    if (gallery is None) != (gallery_labels is None):
+        given, missing = (
+            ("gallery", "gallery_labels") if gallery_labels is None else ("gallery_labels", "gallery")
+        )
+        raise ValueError(f"gallery and gallery_labels go together, got only {given}; pass {missing} too")
+
+
 def _check(
     query: Tensor,
     query_labels: Tensor,
@@ -139,11 +159,7 @@ def _check(
     ks: Sequence[int],
 ) -> None:
     _check_set("query", query, query_labels)
-    if (gallery is None) != (gallery_labels is None):
-        given, missing = (
-            ("gallery", "gallery_labels") if gallery_labels is None else ("gallery_labels", "gallery")
-        )
-        raise ValueError(f"gallery and gallery_labels go together, got only {given}; pass {missing} too")
+    check_gallery(gallery, gallery_labels)
     findable = len(query) - 1
     if gallery is not None and gallery_labels is not None:
         _check_set("gallery", gallery, gallery_labels)

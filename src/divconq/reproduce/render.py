@@ -8,7 +8,7 @@ from typing import Any
 
 from divconq.report import title
 from divconq.reproduce.figures import SELECTIONS
-from divconq.run import write_atomically
+from divconq.writing import write_atomically
 
 MISSING = "–"
 

@@ -14,7 +14,7 @@ from typing import Any
 from divconq import __version__
 from divconq.config import Config
 from divconq.reproduce.table import OF_THE_MACHINE, Row, Table
-from divconq.run import write_atomically
+from divconq.writing import write_atomically
 
 FORMAT = "divconq result 1"
 DIGITS = 6

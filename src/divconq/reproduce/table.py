@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from divconq.checks import did_you_mean
 from divconq.config import Config
-from divconq.kinds import convert
+from divconq.kinds import convert, read_yaml
 from divconq.presets import preset
 
 KINDS = {field.name: field.type for field in dataclasses.fields(Config)}
@@ -91,10 +89,7 @@ def load_table(path: Path) -> Table:
     """Read a table; anything it does not know is an error that names the nearest it does."""
     if not path.is_file():
         raise ValueError(f"there is no table {path}; name a .yaml file such as those in tables/")
-    try:
-        return parse_table(path.stem, path.read_text())
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {error}") from error
+    return parse_table(path.stem, path.read_text())
 
 
 def parse_table(name: str, text: str) -> Table:
@@ -106,7 +101,7 @@ def parse_table(name: str, text: str) -> Table:
     [('plain', 0, 1), ('ours', 0, 4), ('plain', 1, 1), ('ours', 1, 4)]
     """
     known = ("title", "preset", "common", "baseline", "seeds", "metrics", "rows")
-    given = _mapping(name, yaml.safe_load(text), known)
+    given = _mapping(name, read_yaml(text, f"the table {name}"), known)
     for key in ("title", "preset", "rows"):
         if key not in given:
             raise ValueError(f"{name} has no {key!r}; a table needs title, preset and rows")
@@ -180,7 +175,7 @@ def parse_changes(words: Sequence[str]) -> dict[str, Any]:
         name, equals, value = word.partition("=")
         if not equals:
             raise ValueError(f"--set needs a name and a value, for example --set epochs=30, got {word!r}")
-        given[name.replace("-", "_")] = yaml.safe_load(value)
+        given[name.replace("-", "_")] = read_yaml(value, f"--set {name}")
     return flags("--set", given)
 
 
