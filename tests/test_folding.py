@@ -251,14 +251,13 @@ def test_training_takes_the_same_steps():
 
 @pytest.mark.parametrize("freeze", [True, False])
 def test_a_run_folds_batchnorm_only_while_it_is_frozen(tiny, freeze, monkeypatch):
+    monkeypatch.setattr(job, "_compiles", lambda config, device: True)
     monkeypatch.setattr(job, "fast_features", see_features)  # that needs a GPU
-    config = dataclasses.replace(tiny, freeze_batchnorm=freeze)
-    backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    model = Embedder(backbone, 4, 8, freeze_batchnorm=freeze).train()
-    assert callable(job._fast(model, config))
-    assert is_folded(model) is freeze
-    assert model.training
-    assert model.backbone[1].training is not freeze
+    made = job.prepare(dataclasses.replace(tiny, backbone="resnet18", freeze_batchnorm=freeze))
+    assert made.fast
+    assert is_folded(made.model) is freeze
+    norms = [module for module in made.model.train().modules() if isinstance(module, nn.BatchNorm2d)]
+    assert {norm.training for norm in norms} == {not freeze}
 
 
 @pytest.mark.gpu

@@ -109,7 +109,12 @@ def prepare(config: Config) -> Job:
         mean=config.mean,
         std=config.std,
         freeze_batchnorm=config.freeze_batchnorm,
-    ).to(device)
+    )
+    compiles = _compiles(config, device)
+    if config.freeze_batchnorm and compiles:
+        side = config.image_size  # one image, on the CPU: a GPU would set up its libraries first
+        fold_batchnorm_(model, torch.linspace(0, 1, 3 * side * side).view(1, 3, side, side))
+    model = model.to(device)
     if not config.freeze_batchnorm:
         model.backbone = share_batchnorm(model.backbone, device)
     model = model.to(memory_format=torch.channels_last)
@@ -147,7 +152,7 @@ def prepare(config: Config) -> Job:
         loss,
         objective,
         optimizer,
-        _fast(model, config) if _compiles(config, device) else None,
+        _fast(model) if compiles else None,
     )
 
 
@@ -179,13 +184,9 @@ def _resident(
     return replace(data, train=train, test=test, gallery=gallery), validation
 
 
-def _fast(model: Embedder, config: Config) -> Forward:
-    """Fold the model's frozen BatchNorm, and make what embeds images fast."""
+def _fast(model: Embedder) -> Forward:
+    """What embeds images, made fast."""
     torch.compiler.reset()  # what earlier runs of this process compiled would count against this one
-    if config.freeze_batchnorm:
-        side = config.image_size
-        example = torch.linspace(0, 1, 3 * side * side).view(1, 3, side, side)
-        fold_batchnorm_(model, example.to(model.mean.device))
     return fast_features(model)
 
 

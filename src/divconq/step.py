@@ -56,7 +56,7 @@ class TrainingStep:
         fast: bool = False,
     ) -> None:
         self.objective, self.optimizer, self.device = objective, optimizer, model.mean.device
-        self.model, self.network = model, _Network(model, bf16)
+        self.model, self.network = model, Network(model, bf16)
         fastest: Way = "whole" if size() == 1 else "network"
         self.way: Way = fastest if fast and self.device.type == "cuda" else "plain"
         self.captured: dict[tuple[bool, bool], Callable[..., Outcome]] = {}
@@ -80,9 +80,6 @@ class TrainingStep:
         self.optimizer.step()
         return loss.detach(), finite
 
-    def _forward(self, x: Tensor, labels: Tensor, cluster: Tensor | None = None) -> Outcome:
-        return self._compare(self.network(x), labels, cluster)
-
     def _forward_shared(
         self, network: Callable[[Tensor], Tensor], x: Tensor, labels: Tensor, cluster: Tensor | None = None
     ) -> Outcome:
@@ -103,17 +100,20 @@ class TrainingStep:
         return self.captured[kind](x, labels) if cluster is None else self.captured[kind](x, labels, cluster)
 
     def _capture_whole(self) -> Callable[..., Outcome]:
-        """The step as one graph; the loss is compiled together with the network if it is one of ours."""
-        forward = self._forward
+        """The step as one graph, network and loss compiled apart: with another loss the network is compiled already."""
+        self.network.compile(dynamic=False)
+        compare = self._compare
         if isinstance(self.objective.loss, COMPILED_LOSSES):
-            forward = torch.compile(forward, dynamic=False)
-        else:
-            self.network.compile(dynamic=False)
+            compare = torch.compile(compare, dynamic=False)
+
+        def forward(x: Tensor, labels: Tensor, cluster: Tensor | None = None) -> Outcome:
+            return compare(self.network(x), labels, cluster)
+
         return Captured(partial(self._step, forward), self.device)  # type: ignore[return-value]
 
     def _capture_network(self, x: Tensor) -> Callable[..., Outcome]:
         """The network as two graphs, forward and backward, the rest as it is."""
-        network = _Network(self.model, self.network.bf16)
+        network = Network(self.model, self.network.bf16)
         network.forward = torch.compile(network.forward, dynamic=False)  # type: ignore[method-assign]
         with recovery(self.device):
             captured = torch.cuda.make_graphed_callables(network, (x.clone(),))  # in the place of forward
@@ -130,19 +130,25 @@ class TrainingStep:
             )
         else:
             self.way = "plain"
-            self.network = _Network(self.model, self.network.bf16)
+            self.network = Network(self.model, self.network.bf16)
             message = f"the network cannot be compiled or captured ({reason}); training runs without, slower"
         warnings.warn(f"{message}. --compile off leaves out the attempt", stacklevel=3)
 
 
-class _Network(nn.Module):
-    """The model in the precision of training."""
+class Network(nn.Module):
+    """The model in the precision of training.
+
+    >>> from divconq.model import SmallNet
+    >>> Network(Embedder(SmallNet(), 160, 8), bf16=True)(torch.rand(4, 3, 32, 32)).dtype
+    torch.bfloat16
+    """
 
     def __init__(self, model: Embedder, bf16: bool) -> None:
         super().__init__()
         self.model, self.bf16 = model, bf16
 
     def forward(self, x: Tensor) -> Tensor:
+        """f(x) of a batch."""
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16, cache_enabled=False):
             f: Tensor = self.model(x)
             return f

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from functools import partial
 
-import torch
 from torch import Tensor, nn
 
 from divconq.bench.timing import timed
@@ -15,6 +14,7 @@ from divconq.job import Job
 from divconq.masks import Masks
 from divconq.optim import make_optimizer
 from divconq.randomness import seed_all
+from divconq.step import Network
 from divconq.train import batches_of, epoch_seed, plan_for, step_of, view_of
 from divconq.watch import LossWatch
 
@@ -62,25 +62,21 @@ def bare_step(job: Job) -> Callable[[Tensor], object]:
 
     It is folded, compiled and captured as in training. The learning rate is 0, so that nothing is learned.
     """
-    model, bf16 = job.model.train(), uses_bf16(job.config.precision, job.device)
+    network = Network(job.model.train(), uses_bf16(job.config.precision, job.device))
     none = Masks(job.config.dim, 1, "none")
-    adam = make_optimizer(model, none, nn.Identity(), lr=0.0, weight_decay=job.config.weight_decay)
+    adam = make_optimizer(job.model, none, nn.Identity(), lr=0.0, weight_decay=job.config.weight_decay)
 
-    def forward(x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False):
-            f: Tensor = model(x)
-        return f.float().square().mean()
-
-    def step(forward: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor]:
-        loss = forward(x)
+    def step(x: Tensor) -> tuple[Tensor]:
+        loss = network(x).float().square().mean()
         adam.zero_grad()
         loss.backward()
         adam.step()
         return (loss.detach(),)
 
     if not job.fast:
-        return partial(step, forward)
-    return Captured(partial(step, torch.compile(forward, dynamic=False)), job.device)
+        return step
+    network.compile(dynamic=False)
+    return Captured(step, job.device)
 
 
 def training_rates(job: Job, *, epochs: int, rounds: int) -> tuple[dict[str, list[float]], str]:
