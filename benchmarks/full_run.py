@@ -60,9 +60,6 @@ def figures(moments: dict[str, float], stamps: list[float], records: list[dict])
         "divisions, first and median": [divisions[0], median(divisions)] if divisions else None,
         "evaluations, first and median": [evaluations[0], median(evaluations)] if evaluations else None,
         "division / training, without the first": sum(divisions[1:]) / sum(epochs) if divisions[1:] else None,
-        "division / training, per division": median(divisions) * len(divisions) / total["train"]
-        if divisions
-        else None,
         "neither phase / training": (stamps[-1] - stamps[0] - spent) / sum(epochs) if epochs else None,
         "last": {name: value for name, value in records[-1].items() if name != "seconds"},
     }

@@ -14,9 +14,11 @@ import signal
 import sys
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
-import faiss  # noqa: F401  what a run imports on its way is there before the first fork
+with suppress(ImportError):  # it is not everywhere on a GPU
+    import faiss  # noqa: F401  what a run imports on its way is there before the first fork
 import safetensors.torch  # noqa: F401
 import scipy.optimize  # noqa: F401
 import torch
