@@ -14,6 +14,7 @@ from divconq.presets import preset
 
 KINDS = {field.name: field.type for field in dataclasses.fields(Config)}
 OF_THE_MACHINE = ("root", "cache", "workers", "device", "save_minutes", "save_steps")
+NOT_OF_THE_RESULT = (*OF_THE_MACHINE, "train_recall")  # it is the same with any of these
 ON_THE_COMMAND_LINE = (*OF_THE_MACHINE, "backbone_weights", "import_file")
 METRICS = ("recall@1", "map@r", "nmi", "marp")
 
@@ -55,6 +56,7 @@ class Table:
                 raise ValueError(f"{self.name}, row {row.name}: {error}") from error
             for metric in (*self.metrics, *row.paper):
                 known = [*(f"recall@{k}" for k in config.ks), "map@r", "r_precision", "marp", "nmi"]
+                known += [f"val_{name}" for name in known] if config.val_classes else []
                 if metric not in known:
                     raise ValueError(
                         f"{self.name}, row {row.name}: unknown metric {metric!r}: it has {', '.join(known)}"
