@@ -1,4 +1,4 @@
-# make demo   install into .venv and train on the built-in dataset
+# make demo   install into .venv, train on the built-in dataset, and write a report of what was learned
 # make test   install into .venv and run the tests
 # make check  format, lint, types, and who may import whom
 PYTHON ?= python3
@@ -7,7 +7,7 @@ BIN := .venv/bin
 .PHONY: demo test test-all check format clean
 
 demo: .venv/installed
-	$(BIN)/divconq train demo
+	$(BIN)/divconq train demo --analyze
 
 test: .venv/installed
 	$(BIN)/python -m pytest

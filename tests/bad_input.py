@@ -11,12 +11,13 @@ import pickle
 import re
 import shutil
 import struct
+import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
@@ -44,6 +45,7 @@ from divconq.data.protocol import Dataset
 from divconq.data.sampler import plan_epoch
 from divconq.data.table import read_table
 from divconq.data.views import check_crop
+from divconq.datasets import open_data
 from divconq.device import pick_device
 from divconq.division import Partition, divide
 from divconq.division.bisect import bisect
@@ -52,7 +54,8 @@ from divconq.division.matching import match
 from divconq.evaluation import evaluate, one_gallery_image
 from divconq.evaluation.neighbours import nearest
 from divconq.inference import TrainedRun
-from divconq.job import open_data, prepare
+from divconq.job import prepare
+from divconq.loggers import check_loggers
 from divconq.losses import make_loss
 from divconq.masks import Masks
 from divconq.model import import_file, load_model, make_model
@@ -172,6 +175,25 @@ def eps() -> bytes:
     stream = io.BytesIO()
     Image.new("RGB", (8, 8)).save(stream, "EPS")
     return stream.getvalue()
+
+
+def without_module(name: str, flag: str) -> None:
+    photos()
+    with patch.dict(sys.modules, {name: None}):
+        train(flag)
+
+
+def not_logged_in() -> None:
+    def login() -> None:
+        raise RuntimeError("No API key configured.")
+
+    package = ModuleType("wandb")
+    package.__dict__.update(
+        init=None, login=login, setup=lambda: SimpleNamespace(settings=SimpleNamespace(mode="online"))
+    )
+    photos()
+    with patch.dict(sys.modules, {"wandb": package}):
+        train("--wandb")
 
 
 class Hostile:
@@ -575,8 +597,25 @@ COMMANDS = (
     Refusal("`embed` into a file of another kind", lambda: embed_into("x.csv"), "name an .npz file"),
     Refusal("`embed` into a file that exists", lambda: (write("x.npz", ""), embed_into("x.npz"))),
     Refusal(
+        "`analyze` into what is not a folder",
+        lambda: (write("report", ""), main("analyze", "run", "--out", "report")),
+    ),
+    Refusal(
         "`embed --split gallery` of data without one",
         lambda: TrainedRun(trained().folder, device="cpu").embed("photos", "gallery"),
+    ),
+    Refusal(
+        "`--tensorboard` or `--wandb` without the package",
+        lambda: without_module("torch.utils.tensorboard", "--tensorboard"),
+        varies=r"(?<=there \().*(?=\);)",
+    ),
+    Refusal("`--wandb` without a login", not_logged_in, varies=r"(?<=in \().*(?=\);)"),
+    Refusal("a logger that does not exist", lambda: check_loggers(["tensorbord"])),
+    Refusal("`compare` without a run", lambda: main("compare")),
+    Refusal(
+        "`compare --metric` of a score that does not exist",
+        lambda: (run(), main("compare", "run", "--metric", "recal@1")),
+        "name one that `metrics.jsonl` has",
     ),
     Refusal("`bench --only` of a part that does not exist", lambda: main("bench", "--only", "stepp")),
     Refusal("`bench --only` of nothing", lambda: parse_parts(","), "name one, or leave `--only` out"),

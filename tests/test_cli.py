@@ -38,7 +38,7 @@ def trained(photos, tmp_path_factory):
 def test_help_names_every_command_without_loading_torch():
     code = "import sys; from divconq.cli import main; main(['--help']); sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    for command in ("train", "eval", "embed", "presets"):
+    for command in ("train", "eval", "embed", "analyze", "presets"):
         assert f"divconq {command}" in done.stdout
 
 
@@ -98,6 +98,25 @@ def test_eval_gives_the_scores_of_the_last_epoch_again(trained, capsys):
         assert score == pytest.approx(last[name], abs=1e-6), name
     main(["eval", str(trained), "--checkpoint", "best"])
     assert "R@1" in capsys.readouterr().out
+
+
+def test_train_can_end_with_the_report_that_analyze_writes(photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "umap", None)  # it takes its time, and may be absent
+    out = tmp_path / "run"
+    main(["train", "--data", str(photos), "--out", str(out), *TINY, "--analyze"])
+    said = capsys.readouterr()
+    assert f"look at it:  divconq analyze {out}\n" in said.out
+    assert said.out.endswith(f"report: {out / 'analysis' / 'report.html'}\n")
+    assert "analysing: embeddings of run" in said.err
+    assert "drawing the report" in said.err
+    page = (out / "analysis" / "report.html").read_text()
+    assert "class00/0.png" in page
+    for figure in ("recall", "masks", "cluster-sizes", "subspace-recall", "variances"):
+        assert (out / "analysis" / "figures" / f"{figure}.png").is_file()
+        assert f'<figure id="{figure}"' in page
+    main(["analyze", str(out), str(out), "--out", str(tmp_path / "elsewhere"), "--checkpoint", "best"])
+    assert capsys.readouterr().out == f"report: {tmp_path / 'elsewhere' / 'report.html'}\n"
+    assert json.loads((tmp_path / "elsewhere" / "analysis.json").read_text())["dataset"] == "photos"
 
 
 def test_embed_writes_unit_vectors_of_every_image(trained, photos, tmp_path, capsys):
@@ -184,8 +203,8 @@ def test_a_resumed_run_says_what_was_changed_and_refuses_what_changes_the_result
     [
         (
             "trian demo",
-            "unknown command 'trian': choose one of train, eval, embed, data, reproduce, bench, presets; "
-            "did you mean 'train'?",
+            "unknown command 'trian': choose one of train, eval, embed, analyze, compare, data, reproduce, bench, "
+            "presets; did you mean 'train'?",
         ),
         ("train dmeo", "unknown preset 'dmeo': choose one of demo, cub"),
         ("train demo --k-mxa 4", "Perhaps you meant: --k-max"),
@@ -206,6 +225,7 @@ def test_a_resumed_run_says_what_was_changed_and_refuses_what_changes_the_result
         ("train demo --import nowhere.py", "there is no file"),
         ("train demo --backbone-weights nowhere.safetensors", "there is no file"),
         ("eval nowhere", "nowhere is not a run folder"),
+        ("analyze nowhere", "nowhere is not a run folder"),
         ("embed nowhere --data demo --out x.txt", "--out must end in .npz"),
         ("presets show", "use: divconq presets"),
     ],
@@ -245,7 +265,7 @@ def test_without_out_a_free_folder_is_found(photos, tmp_path, monkeypatch):
 def test_no_folder_has_a_colon_in_its_name(data, folder, tmp_path, monkeypatch):
     asked = []
 
-    def records(config, out, *, resume, stop):
+    def records(config, out, *, resume, stop, loggers):
         asked.append((config.data, out))
         return [{"epoch": 1, "k": 1, "recall@1": 0.5, "seconds": {"train": 1.0}}]
 

@@ -9,9 +9,10 @@ from divconq.cli import main
 from divconq.data.benchmarks import READERS
 from divconq.data.official import Count
 from divconq.data.vehicleid import read_vehicleid
+from divconq.datasets import open_data
 from divconq.evaluation import one_gallery_image
 from divconq.inference import TrainedRun
-from divconq.job import open_data, prepare
+from divconq.job import prepare
 from divconq.train import train
 from evaluation.slow_scores import scores_by_hand
 

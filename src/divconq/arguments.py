@@ -22,6 +22,12 @@ class TrainArguments:
     """Continue the run in this folder."""
     accept_changes: bool = False
     """With --resume: go on although settings were changed that change the result."""
+    analyze: bool = False
+    """In the end also write the report of divconq analyze, into RUN/analysis."""
+    tensorboard: bool = False
+    """Also write the curves to RUN/tensorboard; needs the package tensorboard."""
+    wandb: bool = False
+    """Also log the curves to Weights & Biases; needs the package wandb."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,36 @@ class EmbedArguments:
     """Where to compute."""
     import_file: Annotated[Path | None, tyro.conf.arg(name="import")] = None
     """Run this Python file first, if the run was trained with one."""
+
+
+@dataclass(frozen=True)
+class AnalyzeArguments:
+    """Write what a run has learned as a report: numbers, figures, and one HTML page; others beside it."""
+
+    run: tyro.conf.Positional[Path]
+    """The run folder to look at."""
+    others: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Runs to compare it with."""
+    out: Path | None = None
+    """Where report.html, analysis.json and figures/ go; RUN/analysis when not given."""
+    checkpoint: Literal["last", "best"] = "last"
+    """Which epoch's model."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute."""
+    import_file: Annotated[Path | None, tyro.conf.arg(name="import")] = None
+    """Run this Python file first, if a run was trained with one."""
+
+
+@dataclass(frozen=True)
+class CompareArguments:
+    """Print a table of runs: a row for each set of settings, mean and deviation over its seeds."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run folders; also the small JSON files that divconq reproduce keeps, and folders of them."""
+    metric: str | None = None
+    """Show only these scores, for example recall@1,train_recall@1,nmi."""
+    format: Literal["text", "markdown", "latex", "json"] = "text"
+    """How to print it."""
 
 
 @dataclass(frozen=True)

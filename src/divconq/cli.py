@@ -9,13 +9,15 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, Literal, NoReturn, TextIO
 
 import tyro
 
 from divconq import __version__
 from divconq.arguments import (
+    AnalyzeArguments,
     BenchArguments,
+    CompareArguments,
     DataCheckArguments,
     EmbedArguments,
     EvalArguments,
@@ -37,6 +39,8 @@ USAGE = """divconq {version}: train image-retrieval embeddings by divide and con
   divconq train --resume RUN                  continue a run that was stopped
   divconq eval RUN                            score a trained run
   divconq embed RUN --data FOLDER --out FILE  embed images into an .npz file
+  divconq analyze RUN [RUN ...] [--out DIR]   write a report: what the run has learned, others beside it
+  divconq compare RUN [RUN ...]               print a table of runs, mean and deviation over seeds
   divconq data check NAME_OR_FOLDER           look for what is wrong with a dataset
   divconq reproduce TABLE.yaml [--out DIR]    run a table of experiments, rows by seeds, and render it
   divconq bench [--only step,knn] [flags]     measure how fast this machine trains, clusters and searches
@@ -125,27 +129,33 @@ def train_command(argv: list[str]) -> None:
         )
     from divconq.device import pick_device
     from divconq.distributed import joined, on_first
+    from divconq.loggers import LOGGERS
 
     with joined(pick_device(config.device)):
         out = parsed.resume or parsed.out or on_first(_free_folder, named or Path(config.data).stem)
-        _train(config, out, resume=parsed.resume is not None or on_first(_started_again, out, config))
+        again = parsed.resume is not None or on_first(_started_again, out, config)
+        _train(config, out, resume=again, loggers=[name for name in LOGGERS if getattr(parsed, name)])
+    if parsed.analyze and _speaks():
+        _analyze([out], out / "analysis", device=config.device)
 
 
-def _train(config: Config, out: Path, *, resume: bool) -> None:
+def _train(config: Config, out: Path, *, resume: bool, loggers: list[str]) -> None:
     from divconq import train as training
     from divconq.report import summary
 
     _say(f"training on {config.data} into {out}")
     try:
         with StopSignals() as stop:
-            records = training.train(config, out, resume=resume, stop=stop)
+            records = training.train(config, out, resume=resume, stop=stop, loggers=loggers)
     except KeyboardInterrupt as stopped:
-        _fail(f"stopped; {_how_to_go_on(out, config)}", stopped.code if isinstance(stopped, Stopped) else 130)
+        way = _how_to_go_on(out, config, loggers)
+        _fail(f"stopped; {way}", stopped.code if isinstance(stopped, Stopped) else 130)
     except OSError as error:
         if error.errno not in FULL:
             raise
         _fail(
-            f"the disk is full ({error}); what was saved is kept: free space, then {_how_to_go_on(out, config)}",
+            f"the disk is full ({error}); what was saved is kept: free space, then "
+            f"{_how_to_go_on(out, config, loggers)}",
             1,
         )
     if _speaks():
@@ -176,6 +186,53 @@ def embed_command(argv: list[str]) -> None:
     embeddings, images = run.embed(parsed.data, parsed.split)
     save_embeddings(parsed.out, embeddings, images)
     print(f"{parsed.out}: {len(embeddings)} embeddings of {embeddings.shape[1]} dimensions")
+
+
+def analyze_command(argv: list[str]) -> None:
+    """``divconq analyze``."""
+    parsed = tyro.cli(AnalyzeArguments, args=argv, prog="divconq analyze")
+    out = parsed.out or parsed.run / "analysis"
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out must be a folder, got the file {out}; name another")
+    _analyze(
+        [parsed.run, *parsed.others],
+        out,
+        which=parsed.checkpoint,
+        device=parsed.device,
+        module=parsed.import_file,
+    )
+
+
+def _analyze(
+    runs: list[Path],
+    out: Path,
+    *,
+    which: Literal["last", "best"] = "last",
+    device: str,
+    module: Path | None = None,
+) -> None:
+    from divconq.analysis.output import write_report
+    from divconq.analysis.study import analyse
+
+    findings, pictures = analyse(
+        runs, which=which, device=device, module=module, say=lambda line: _say(f"analysing: {line}")
+    )
+    _say("drawing the report")
+    print(f"report: {write_report(findings, pictures, out)}")
+
+
+def compare_command(argv: list[str]) -> None:
+    """``divconq compare``."""
+    parsed = tyro.cli(CompareArguments, args=argv, prog="divconq compare")
+    from divconq import reproduce as tables
+    from divconq.compare import compare
+
+    figures = compare(parsed.runs, tables.parse_names(parsed.metric))
+    if parsed.format == "json":
+        print(json.dumps(figures))
+        return
+    render = {"text": tables.text, "markdown": tables.markdown, "latex": tables.latex}[parsed.format]
+    print(render(figures), end="")
 
 
 def data_command(argv: list[str]) -> None:
@@ -285,6 +342,8 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "train": train_command,
     "eval": eval_command,
     "embed": embed_command,
+    "analyze": analyze_command,
+    "compare": compare_command,
     "data": data_command,
     "reproduce": reproduce_command,
     "bench": bench_command,
@@ -318,9 +377,9 @@ def _started_again(out: Path, config: Config) -> bool:
     return True
 
 
-def _how_to_go_on(out: Path, config: Config) -> str:
+def _how_to_go_on(out: Path, config: Config, loggers: list[str]) -> str:
     if (out / "config.yaml").is_file():
-        words = ["divconq", "train", "--resume", str(out)]
+        words = ["divconq", "train", "--resume", str(out), *(f"--{name}" for name in loggers)]
         if config.import_file is not None:
             words += ["--import", str(config.import_file)]
         return f"continue with: {shlex.join(words)}"

@@ -17,7 +17,9 @@ MAY_CHANGE = {
     **dict.fromkeys(
         ("data", "root", "import_file", "pretrained", "backbone_weights"), "the result stays the same"
     ),
-    **dict.fromkeys(("cache", "workers", "save_minutes", "save_steps"), "the result stays the same"),
+    **dict.fromkeys(
+        ("cache", "workers", "save_minutes", "save_steps", "train_recall"), "the result stays the same"
+    ),
     **dict.fromkeys(("device", "precision", "compile"), "the result changes by rounding only"),
     **dict.fromkeys(("epochs", "eval_every"), "every epoch is trained as before"),
 }  # what a run may go on with that was begun with another, and what becomes of it
@@ -146,6 +148,8 @@ class Config:
     """The k of Recall@k."""
     nmi: bool = True
     """Also cluster the test images and report NMI."""
+    train_recall: bool = False
+    """Also report R@1 of the training images among themselves; embeds all of them once more at every evaluation."""
     same_camera: Literal["drop", "keep"] = "drop"
     """What to do with matches of the same identity by the same camera, where cameras are known."""
 

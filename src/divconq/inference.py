@@ -11,8 +11,8 @@ from divconq.config import Config
 from divconq.data import ImageSet, is_dataset
 from divconq.data.folder import flat_folder
 from divconq.data.views import stored_side
+from divconq.datasets import open_data
 from divconq.device import pick_device, threads
-from divconq.job import open_data
 from divconq.model import Embedder, import_file
 from divconq.run import Run
 from divconq.search import embed_images, search_scores

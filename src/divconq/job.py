@@ -7,14 +7,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from divconq.config import Config
-from divconq.data import Dataset, ImageSet, drop_singletons, hold_out, open_dataset
+from divconq.data import Dataset, ImageSet
 from divconq.data.augmentation import Augmentation, augmentation
 from divconq.data.cache import cached
 from divconq.data.files import check_readable
 from divconq.data.resident import resident
-from divconq.data.sampler import plan_epoch
-from divconq.data.views import stored_side
-from divconq.device import pick_device, threads
+from divconq.datasets import open_data
+from divconq.device import pick_device
 from divconq.distributed import share_batchnorm, size
 from divconq.embed import Forward, fast_features
 from divconq.folding import fold_batchnorm_
@@ -23,7 +22,7 @@ from divconq.masks import Masks
 from divconq.model import Embedder, import_file, make_model
 from divconq.objective import Objective
 from divconq.optim import make_optimizer
-from divconq.search import check_test_images, embed_images, search_scores
+from divconq.search import check_test_images, embed_images, search_scores, train_recall
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Job:
         return embed_images(self.config, self.model, images, mask, features=features, fast=self.forward)
 
     def scores(self) -> dict[str, float]:
-        """How well the conquered space searches the test classes, and those held out (``val_...``)."""
+        """How well the conquered space searches the test classes, those held out (``val_...``), those of training."""
         mask = self.masks.conquer().detach()
         scores = search_scores(
             self.config,
@@ -70,6 +69,8 @@ class Job:
         if self.validation is not None:
             held = search_scores(self.config, self.model, mask, self.validation, fast=self.forward)
             scores |= {f"val_{name}": score for name, score in held.items()}
+        if self.config.train_recall:
+            scores |= train_recall(self.config, self.model, mask, self.train, fast=self.forward)
         return scores
 
 
@@ -188,41 +189,3 @@ def _fast(model: Embedder) -> Forward:
     """What embeds images, made fast."""
     torch.compiler.reset()  # what earlier runs of this process compiled would count against this one
     return fast_features(model)
-
-
-def open_data(config: Config) -> tuple[Dataset, ImageSet | None]:
-    """The dataset, with the classes to validate on split off its training classes."""
-    data = open_dataset(
-        config.data,
-        root=config.root,
-        size=stored_side(config.resize),
-        test_classes=config.test_classes,
-        workers=threads(config.workers),
-        seed=config.seed,
-    )
-    train, validation = data.train, None
-    if config.val_classes:
-        train, validation = hold_out(train, config.val_classes, seed=config.seed)
-    alone = (train.labels.bincount() == 1).nonzero().flatten().tolist()
-    if alone and config.singletons == "refuse":
-        some = ", ".join(repr(train.names[label]) for label in alone[:3])
-        raise ValueError(
-            f"{len(alone)} training classes have one image only ({some}{', ...' if len(alone) > 3 else ''}): nothing "
-            "can be learned to match it; add images, or choose --singletons drop or --singletons keep"
-        )
-    if alone and config.singletons == "drop":
-        train = drop_singletons(train)
-    if config.k_max > len(train):
-        raise ValueError(
-            f"k_max must be at most the number of training images, {len(train)}, got {config.k_max}; lower --k-max"
-        )
-    if config.division == "labels" and config.k_max > 1 and train.groups is None:
-        raise ValueError(
-            f"division 'labels' needs super-categories, and {config.data!r} has none; use --division progressive"
-        )
-    check_test_images(data, config.ks, config.same_camera)
-    whole = torch.zeros_like(train.labels)
-    plan_epoch(
-        train.labels, whole, 1, batch=config.batch, per_class=config.per_class, seed=config.seed, epoch=0
-    )
-    return replace(data, train=train), validation

@@ -29,6 +29,7 @@ DEMO = Config(
     per_class=4,
     lr=1e-3,
     weight_decay=1e-4,
+    train_recall=True,
 )
 
 # Paper: R@1 68.16, NMI 69.49, mARP 55.35 with learned masks; 66.93 for the margin loss alone.
@@ -56,7 +57,7 @@ VEHICLEID = dataclasses.replace(
 )
 
 # Your own photos: the settings of the small benchmarks.
-PHOTOS = Config(data="", epochs=60)
+PHOTOS = Config(data="", epochs=60, train_recall=True)
 
 PRESETS = {
     "demo": DEMO,

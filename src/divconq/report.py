@@ -6,17 +6,18 @@ from typing import Any
 
 TITLES = {"map@r": "MAP@R", "r_precision": "R-precision", "marp": "mARP", "nmi": "NMI"}
 COUNTS = ("queries", "queries_without_positive")
+OTHER_IMAGES = ("val", "reid", "train")  # before the name of a score that is not of the test images
 REID = "reid: one random image per class is the gallery, all others search it; mean over the draws"
 
 
 def title(name: str) -> str:
     """How a score is called in tables.
 
-    >>> title("recall@1"), title("val_map@r"), title("reid_recall@5")
-    ('R@1', 'val MAP@R', 'reid R@5')
+    >>> title("recall@1"), title("val_map@r"), title("reid_recall@5"), title("train_recall@1")
+    ('R@1', 'val MAP@R', 'reid R@5', 'train R@1')
     """
     how, underline, rest = name.partition("_")
-    if underline and how in ("val", "reid"):
+    if underline and how in OTHER_IMAGES:
         return f"{how} {title(rest)}"
     return TITLES.get(name, name.replace("recall@", "R@"))
 
@@ -28,7 +29,7 @@ def score_table(scores: Mapping[str, float]) -> str:
     R@1           50.00
     queries          10
     """
-    lines = [f"{title(name):<12}{100 * value:7.2f}" for name, value in scores.items() if _is_score(name)]
+    lines = [f"{title(name):<12}{100 * value:7.2f}" for name, value in scores.items() if is_score(name)]
     lines.append(f"{'queries':<12}{scores['queries']:7.0f}")
     if scores.get("queries_without_positive"):
         lines.append(
@@ -44,18 +45,10 @@ def summary(records: Sequence[Mapping[str, Any]], chosen_by: str, out: Path) -> 
     """The end of a run: scores of the last and the best epoch, where the time went, what to do next."""
     scored = [record for record in records if chosen_by in record]
     last, best = scored[-1], max(scored, key=lambda record: float(record[chosen_by]))
-    names = [name for name in last if _is_score(name)]
+    names = [name for name in last if is_score(name) and name in best]
     rows = [("", *(title(name) for name in names))]
     for label, record in (("last", last), ("best", best)):
         rows.append((f"{label} (epoch {record['epoch']})", *(f"{100 * record[name]:.2f}" for name in names)))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    table = [
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
     seconds: dict[str, float] = {}
     for record in records:
         for phase, spent in record["seconds"].items():
@@ -68,12 +61,13 @@ def summary(records: Sequence[Mapping[str, Any]], chosen_by: str, out: Path) -> 
     return "\n".join(
         [
             "",
-            *table,
+            *aligned(rows),
             *([REID] if _has_reid(last) else []),
             f"best is chosen by R@1 on {where}; K = {last['k']}",
             f"time: {phases}",
             "",
             f"run folder:  {out}",
+            f"look at it:  divconq analyze {out}",
             f"score again: divconq eval {out}",
             f"embed yours: divconq embed {out} --data FOLDER --out embeddings.npz",
         ]
@@ -84,6 +78,28 @@ def _has_reid(scores: Mapping[str, Any]) -> bool:
     return any(name.startswith("reid_") for name in scores)
 
 
-def _is_score(name: str) -> bool:
-    name = name.removeprefix("val_").removeprefix("reid_")
+def is_score(name: str) -> bool:
+    """Whether a figure of the log is a score from 0 to 1.
+
+    >>> is_score("recall@1"), is_score("val_nmi"), is_score("train_recall@1"), is_score("loss")
+    (True, True, True, False)
+    """
+    how, _, rest = name.partition("_")
+    name = rest if how in OTHER_IMAGES else name
     return name in TITLES or name.startswith("recall@")
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """The lines of a table; its first ``left`` columns begin below each other, all others end so.
+
+    >>> aligned([("", "R@1"), ("last", "8.25"), ("best", "12.50")])
+    ['        R@1', 'last   8.25', 'best  12.50']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -9,7 +9,7 @@ from divconq.data.protocol import Dataset, ImageSet, count_matches, known_camera
 from divconq.device import uses_bf16
 from divconq.distributed import on_first
 from divconq.embed import Forward, Layer, embed
-from divconq.evaluation import evaluate, one_gallery_image
+from divconq.evaluation import evaluate, one_gallery_image, recall_at_1
 from divconq.model import Embedder
 
 
@@ -84,6 +84,21 @@ def search_scores(
     if gallery is not None:
         found = embed_images(config, model, gallery, mask, fast=fast, progress=progress)
     return on_first(_scores, config, x, found, test, gallery, gallery_draws)
+
+
+def train_recall(
+    config: Config, model: Embedder, mask: Tensor | None, train: ImageSet, *, fast: Forward | None = None
+) -> dict[str, float]:
+    """``train_recall@1`` of the training images that search each other; nothing if none of them can be found."""
+    if not count_matches(train, None, same_camera=config.same_camera).any():
+        return {}
+    x = embed_images(config, model, train, mask, fast=fast)
+    return on_first(_train_recall, config, x, train)
+
+
+def _train_recall(config: Config, x: Tensor, train: ImageSet) -> dict[str, float]:
+    cameras = known_cameras(train, None) if config.same_camera == "drop" else None
+    return {"train_recall@1": recall_at_1(x, train.labels, cameras and cameras[0])}
 
 
 def _scores(

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -21,6 +21,7 @@ from divconq.distributed import anywhere, on_every, on_first, synchronise, wait_
 from divconq.division import NEEDS_EMBEDDINGS, Partition, divide
 from divconq.graphs import Fallback
 from divconq.job import Job, prepare
+from divconq.loggers import Loggers, check_loggers
 from divconq.optim import load_optimizer, reset_moments
 from divconq.progress import Clock, Progress
 from divconq.randomness import generator_states, seed_all, set_generator_states
@@ -50,13 +51,19 @@ class Position:
 
 
 def train(
-    config: Config, out: Path, *, resume: bool = False, stop: StopSignals | None = None
+    config: Config,
+    out: Path,
+    *,
+    resume: bool = False,
+    stop: StopSignals | None = None,
+    loggers: Collection[str] = (),
 ) -> list[dict[str, Any]]:
     """Train as ``config`` says into the run folder ``out``; returns the log, one record an epoch.
 
     A signal that ``stop`` notes ends it after the step, with a checkpoint: ``Stopped`` is raised. Processes that
-    have ``joined`` train together; the first of them divides, scores and writes.
+    have ``joined`` train together; the first of them divides, scores and writes. ``loggers`` are told of each record.
     """
+    on_first(check_loggers, loggers)
     job = on_every(prepare, config)
     synchronise(job.model, job.objective)
     model, masks, optimizer = job.model, job.masks, job.optimizer
@@ -77,7 +84,8 @@ def train(
     progress = Progress(config.epochs, steps, config.batch, at.epoch * steps + at.step)
     stop = stop or StopSignals()
     stop.patient = True
-    with Checkpoints(out, config.save_minutes, config.save_steps) as checkpoints:
+    saving = Checkpoints(out, config.save_minutes, config.save_steps)
+    with saving as checkpoints, Loggers(loggers, run) as curves:
         for epoch in range(at.epoch, config.epochs):
             clock = Clock(at.seconds)
             if divides(config, epoch) and at.step == 0:
@@ -144,6 +152,7 @@ def train(
                 warn_of_collapse(record["spread"], epoch)
             record["seconds"] = dict(clock.seconds)
             run.log(record)
+            curves.log(record)
             progress.show(record)
             at = Position(partition, best, epoch + 1)
             stopping = anywhere(stop.wished)

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -263,3 +264,40 @@ def test_ten_thousand_classes():
     assert class_variances(x, labels).intra == pytest.approx(
         float((x[:10_000].double() - x[10_000:].double()).square().sum()) / 40_000
     )
+
+
+def test_nearest_other_of_some_images():
+    x, labels, some = points(40, 3), classes(40, 4), torch.tensor([5, 0, 33])
+    index, apart = nearest_other(x, labels)
+    for ranking in (None, neighbours(x, 2, queries=some)):
+        found, distance = nearest_other(x, labels, ranking, queries=some)
+        assert torch.equal(found, index[some])
+        assert torch.equal(distance, apart[some])
+
+
+def test_moments_of_a_sample_are_those_of_all_on_average():
+    ranking = neighbours(points(8, 2), 3)
+    times = ranking.flatten().bincount(minlength=8).double()
+    away = times - times.mean()
+    expected = float(times.mean()), float(away.square().mean()), float(away.pow(3).mean())
+    assert space._central_moments(ranking, 8, 8) == pytest.approx(expected)
+    raw = torch.stack([times, times**2, times**3]).mean(1)
+    for q in (3, 5):
+        draws = [torch.tensor(draw) for draw in itertools.combinations(range(8), q)]
+        # The central moments are no averages over draws, but what they are made of is.
+        made = torch.tensor([raw_moments(*space._central_moments(ranking[draw], 8, 8)) for draw in draws])
+        torch.testing.assert_close(made.double().mean(0), raw, rtol=1e-5, atol=0)
+
+
+def raw_moments(mean, variance, third):
+    second = variance + mean**2
+    return mean, second, third + 3 * mean * second - 2 * mean**3
+
+
+def test_hubness_of_a_sample_is_near_that_of_all():
+    x = points(4000, 12)
+    ranking, some = neighbours(x, 10), torch.arange(0, 4000, 4)
+    whole = hubness(ranking, found=4000)
+    assert hubness(ranking[some], found=4000, of=4000) == pytest.approx(whole, rel=0.1)
+    assert hubness(ranking, found=4000, of=4000) == whole
+    assert abs(hubness(ranking[some], found=4000) - whole) > 0.2 * whole, "without correction it is another"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import normalize
 
 from divconq.division.kmeans import kmeans
-from divconq.evaluation import evaluate, nmi, retrieval_scores
+from divconq.evaluation import evaluate, nmi, recall_at_1, retrieval_scores
 from divconq.evaluation.neighbours import BYTES_PER_KEY, COLUMNS, ROWS
 from evaluation.slow_scores import scores_by_hand
 
@@ -37,6 +37,17 @@ def test_scores_are_what_plain_loops_find(sizes):
     labels = sizes_to_labels(*sizes)
     x = embeddings(labels)
     assert retrieval_scores(x, labels) == pytest.approx(scores_by_hand(x, labels), abs=1e-12)
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_recall_at_1_alone_is_the_same_with_and_without_cameras(sizes):
+    labels = sizes_to_labels(*sizes)
+    x, cameras = embeddings(labels, noise=0.6), torch.arange(len(labels)) % 3
+    alone, by_others = recall_at_1(x, labels), recall_at_1(x, labels, cameras)
+    assert 0 < alone < 1
+    assert alone == pytest.approx(scores_by_hand(x, labels, ks=(1,))["recall@1"], abs=1e-12)
+    expected = scores_by_hand(x, labels, None, None, (1,), query_cameras=cameras)["recall@1"]
+    assert by_others == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("sizes", SIZES)

@@ -32,6 +32,16 @@ class Division:
 
 
 @dataclass(frozen=True)
+class Snapshot:
+    """A run after ``epoch`` epochs: f without masks, relu(s_1) .. relu(s_K), the cluster of each training image."""
+
+    epoch: int
+    network: Embedder
+    masks: Float[Tensor, "k d"]
+    clusters: Int64[Tensor, " n"]
+
+
+@dataclass(frozen=True)
 class RunRecord:
     """A run as it lies on disk: its settings, an object for each epoch, its divisions in order.
 
@@ -53,7 +63,15 @@ class RunRecord:
 
         ValueError says why, if there is no checkpoint or it cannot be read.
         """
+        return self._build(Run(self.folder, self.config).load(which), which)
+
+    def snapshot(self, which: Literal["last", "best"] = "last") -> Snapshot:
+        """The run as it was at the end of its last or best epoch; ValueError as from ``network``."""
         state = Run(self.folder, self.config).load(which)
+        network, masks = self._build(state, which)
+        return Snapshot(int(state["epoch"]), network, masks, state["partition"])
+
+    def _build(self, state: dict[str, Any], which: str) -> tuple[Embedder, Float[Tensor, "k d"]]:
         model = make_model(self.config.backbone, self.config.dim, pooling=self.config.pooling)
         try:
             model.load_state_dict(state["model"])

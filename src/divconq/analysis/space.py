@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Float32, Float64, Int64
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from divconq.division.kmeans import check_points, exact_products
@@ -179,28 +179,31 @@ def nearest_same(
 def nearest_other(
     x: Float[Tensor, "n d"],
     marks: Int64[Tensor, " n"],
-    ranking: Int64[Tensor, "n k"] | None = None,
+    ranking: Int64[Tensor, "q k"] | None = None,
     *,
+    queries: Int64[Tensor, " q"] | None = None,
     budget: int = BUDGET,
-) -> tuple[Int64[Tensor, " n"], Float32[Tensor, " n"]]:
+) -> tuple[Int64[Tensor, " q"], Float32[Tensor, " q"]]:
     """For each image the nearest one of another mark (class, or split), and the distance; -1 and NaN if none.
 
-    If the ``neighbours`` of each are known already, only those are searched whose neighbours all have its mark.
+    Only for the ``queries`` if these are named. If the ``neighbours`` of each are known already, only those are
+    searched whose neighbours all have its mark.
 
     >>> nearest_other(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([5, 5, 2]))
     (tensor([2, 2, 1]), tensor([3., 2., 2.]))
     """
     check_points(x)
-    index = torch.full((len(x),), -1, device=x.device)
+    asked = torch.arange(len(x), device=x.device) if queries is None else queries
+    own, index = marks[asked], torch.full((len(asked),), -1, device=x.device)
     if ranking is not None and ranking.shape[1]:
-        differs = marks[ranking] != marks[:, None]
+        differs = marks[ranking] != own[:, None]
         first = ranking.gather(1, differs.int().argmax(1, keepdim=True))[:, 0]
         index = first.masked_fill(~differs.any(1), -1)
     left = (index < 0).nonzero().flatten()
     if len(left) and len(marks.unique()) > 1:
-        found = nearest(x[left], x, 1, exclude=marks[left], marks=marks, budget=budget)
+        found = nearest(x[asked[left]], x, 1, exclude=own[left], marks=marks, budget=budget)
         index[left] = torch.cat(list(found))[:, 0]
-    return index, distances(x, x, index[:, None])[:, 0]
+    return index, distances(x[asked], x, index[:, None])[:, 0]
 
 
 def positive_negative_ratio(same: Float[Tensor, " n"], other: Float[Tensor, " n"]) -> float:
@@ -250,10 +253,11 @@ def expected_distance_on_sphere(n: int, d: int, k: int) -> float:
     return float((distance * weight / 2).sum(1).mean())
 
 
-def hubness(ranking: Int64[Tensor, "q k"], found: int) -> float:
+def hubness(ranking: Int64[Tensor, "q k"], found: int, of: int | None = None) -> float:
     """Skewness E[(N - EN)³] / Var(N)^{3/2} of N, how often each of the ``found`` images is among the k nearest.
 
-    0 if all are found equally often: far above it a few hubs are near to everything. NaN without neighbours.
+    0 if all are found equally often: far above it a few hubs are near to everything. NaN without neighbours. If
+    the q queries are a sample ``of`` more, N is counted for all of those: the moments are estimated without bias.
     The number behind "high-density hubs" in the paper's section 4.3 and supplement "UMAP visualization".
 
     >>> round(hubness(torch.tensor([[1], [0], [0], [0]]), found=4), 3)
@@ -261,10 +265,24 @@ def hubness(ranking: Int64[Tensor, "q k"], found: int) -> float:
     """
     if ranking.numel() == 0 or found == 0:
         return math.nan
-    times = ranking[ranking >= 0].bincount(minlength=found).double()
-    away: Float64[Tensor, " g"] = times - times.mean()
-    deviation = float(away.square().mean().sqrt())
-    return float((away / deviation).pow(3).mean()) if deviation > 0 else 0.0
+    mean, variance, third = _central_moments(ranking, found, len(ranking) if of is None else of)
+    return third / variance**1.5 if variance > 1e-12 * mean else 0.0
+
+
+def _central_moments(ranking: Int64[Tensor, "q k"], found: int, of: int) -> tuple[float, float, float]:
+    """Mean, variance and third central moment of N, how often an image is found by ``of`` queries.
+
+    Of those, q are drawn, and S of the N are among them: E[S(S-1)..(S-r+1)] / q(q-1)..(q-r+1) is
+    N(N-1)..(N-r+1) / of(of-1)..(of-r+1), the expectation being over all draws.
+    """
+    times, q = ranking[ranking >= 0].bincount(minlength=found).double(), len(ranking)
+    falling, product, scale = [], torch.ones_like(times), 1.0
+    for r in range(3):
+        product = product * (times - r)
+        scale *= (of - r) / (q - r) if q > r else 0.0
+        falling.append(float(product.mean()) * scale)
+    first, second, third = falling[0], falling[1] + falling[0], falling[2] + 3 * falling[1] + falling[0]
+    return first, second - first**2, third - 3 * first * second + 2 * first**3
 
 
 def _nearest_within(x: Float32[Tensor, "c s d"]) -> Int64[Tensor, "c s"]:

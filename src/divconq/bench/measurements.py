@@ -18,9 +18,10 @@ from divconq.bench.torchvision_loop import cpus, plain_rates
 from divconq.checks import did_you_mean
 from divconq.config import Config
 from divconq.data.augmentation import augmentation
+from divconq.datasets import open_data
 from divconq.device import pick_device, uses_bf16
 from divconq.graphs import first_line
-from divconq.job import open_data, prepare
+from divconq.job import prepare
 from divconq.model import make_model
 from divconq.reproduce.results import code_version, hardware
 

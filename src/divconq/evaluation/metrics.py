@@ -72,6 +72,25 @@ def retrieval_scores(
     }
 
 
+def recall_at_1(
+    x: Float[Tensor, "n d"], labels: Int64[Tensor, " n"], cameras: Int64[Tensor, " n"] | None = None
+) -> float:
+    """``recall@1`` of ``retrieval_scores`` alone, of images that search each other: one neighbour each is enough.
+
+    >>> recall_at_1(torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([3, 3, 8]))
+    1.0
+    """
+    labels, marks = labels.to(x.device), None
+    exclude = torch.arange(len(x), device=x.device)
+    if cameras is not None:
+        exclude, marks = _pairs(labels, cameras, labels, cameras)
+    hidden = 1 if marks is None else occurrences(exclude, marks)
+    counted = occurrences(labels, labels) > hidden
+    found = torch.cat([ranking[:, 0] for ranking in nearest(x, x, 1, exclude=exclude, marks=marks)])
+    hits = (labels[found] == labels) & (found >= 0)
+    return float(hits[counted].double().mean())
+
+
 def nmi(
     x: Float[Tensor, "n d"], labels: Int64[Tensor, " n"], seed: int = 0, *, iterations: int = 25
 ) -> float:

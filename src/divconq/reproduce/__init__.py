@@ -8,7 +8,7 @@ From a program, on a machine that has nothing but the results::
 """
 
 from divconq.reproduce.figures import summary
-from divconq.reproduce.render import latex, markdown
+from divconq.reproduce.render import latex, markdown, text
 from divconq.reproduce.results import Result, read_results
 from divconq.reproduce.runs import Outcome, plan, plan_text, render, reproduce
 from divconq.reproduce.table import (
@@ -39,4 +39,5 @@ __all__ = [
     "render",
     "reproduce",
     "summary",
+    "text",
 ]

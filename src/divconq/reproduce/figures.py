@@ -49,7 +49,7 @@ def find_runs(table: Table, results: Sequence[Result], overrides: Mapping[str, A
 def selected_epoch(result: Result, selection: str) -> int | None:
     """The position of the epoch that counts; None if none was evaluated that way."""
     if selection == "last":
-        return last_epoch(result.metrics["recall@1"])
+        return last_epoch(result.metrics.get("recall@1", []))
     return best_epoch(result.metrics.get("val_recall@1" if selection == "held_out" else "recall@1", []))
 
 
@@ -77,6 +77,20 @@ def summary(table: Table, results: Sequence[Result], overrides: Mapping[str, Any
 
 def _row_summary(table: Table, row: Row, found: Mapping[str, Runs]) -> dict[str, Any]:
     runs, base = found[row.name], found[row.baseline] if row.baseline else {}
+    return {
+        "row": row.name,
+        "title": row.title,
+        "flags": json.loads(json.dumps(dict(row.flags))),
+        "baseline": row.baseline,
+        "seeds": list(row.seeds),
+        "missing": [seed for seed in row.seeds if seed not in runs],
+        "paper": dict(row.paper),
+        **figures_of(runs, base, table.metrics),
+    }
+
+
+def figures_of(runs: Runs, base: Runs, metrics: Sequence[str]) -> dict[str, Any]:
+    """What the seeds of a row say together, over those of its baseline: scores, epochs they are of, seconds, files."""
     epochs = {
         selection: {
             seed: int(run.metrics["epoch"][position] or 0)
@@ -86,16 +100,9 @@ def _row_summary(table: Table, row: Row, found: Mapping[str, Runs]) -> dict[str,
         for selection in SELECTIONS
     }
     return {
-        "row": row.name,
-        "title": row.title,
-        "flags": json.loads(json.dumps(dict(row.flags))),
-        "baseline": row.baseline,
-        "seeds": list(row.seeds),
-        "missing": [seed for seed in row.seeds if seed not in runs],
-        "paper": dict(row.paper),
         "scores": {
             metric: {selection: _score(runs, base, metric, selection) for selection in SELECTIONS}
-            for metric in table.metrics
+            for metric in metrics
         },
         "epochs": epochs,
         "seconds": _cost(runs, base),

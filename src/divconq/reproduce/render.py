@@ -1,29 +1,37 @@
-"""The figures of a table as Markdown, LaTeX and JSON; what was not run is said to be missing."""
+"""The figures of a table as text, Markdown, LaTeX and JSON; what was not run is said to be missing."""
 
 import json
 import re
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from divconq.report import title
+from divconq.report import aligned, title
 from divconq.reproduce.figures import SELECTIONS
 from divconq.writing import write_atomically
 
 MISSING = "–"
 
 
+def text(figures: Mapping[str, Any]) -> str:
+    """The table for a terminal."""
+    head, lines = _cells(figures)
+    notes = [line for note in _notes(figures) for line in textwrap.wrap(note, 100)]
+    return "\n".join([*aligned([head, *lines], left=3), "", *notes]) + "\n"
+
+
 def markdown(figures: Mapping[str, Any]) -> str:
     """The table in Markdown, with what one has to know to read it."""
     head, lines = _cells(figures)
-    text = [
+    rows = [
         f"## {figures['title']}",
         "",
         f"| {' | '.join(head)} |",
         "|---|---|---|" + "---:|" * (len(head) - 3),
     ]
-    text += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines]
-    return "\n".join([*text, "", *_notes(figures)]) + "\n"
+    rows += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines]
+    return "\n".join([*rows, "", *_notes(figures)]) + "\n"
 
 
 def latex(figures: Mapping[str, Any]) -> str:
@@ -111,11 +119,14 @@ def _training(row: Mapping[str, Any]) -> str:
     cost = row["seconds"]
     if cost is None:
         return MISSING
+    spread = f" ± {cost['deviation']:.0f}" if cost.get("deviation") is not None else ""
     ratio = f" (× {cost['over_baseline']:.2f})" if cost["over_baseline"] is not None else ""
-    return f"{cost['mean']:.0f} s{ratio}"
+    return f"{cost['mean']:.0f}{spread} s{ratio}"
 
 
 def _notes(figures: Mapping[str, Any]) -> list[str]:
+    if "notes" in figures:
+        return list(figures["notes"])
     notes = [
         "In percent: mean ± sample standard deviation over the seeds; over baseline: the mean difference to the "
         "baseline with the same seed, and its 95% interval (Student's t). The last epoch needs no choice; the best "
@@ -124,7 +135,7 @@ def _notes(figures: Mapping[str, Any]) -> list[str]:
     if "held_out" in figures["selections"]:
         notes.append("Held-out classes are training classes that were not trained on; R@1 on them chose.")
     if figures["overrides"]:
-        changed = ", ".join(f"{name} {_value(value)}" for name, value in figures["overrides"].items())
+        changed = ", ".join(f"{name} {shown(value)}" for name, value in figures["overrides"].items())
         notes.append(f"Set for all rows: {changed}.")
     missing = [
         f"{row['title']}: seed{'s' if len(row['missing']) > 1 else ''} {', '.join(map(str, row['missing']))}"
@@ -142,7 +153,12 @@ def _notes(figures: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def _value(value: object) -> str:
+def shown(value: object) -> str:
+    """A setting as it is printed.
+
+    >>> shown(4), shown([1, 2]), shown(None), shown("learned")
+    ('4', '[1, 2]', 'null', 'learned')
+    """
     text = value if isinstance(value, str) else json.dumps(value)
     return text[: len("sha256:") + 12] if text.startswith("sha256:") else text
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from divconq import __version__
 from divconq.config import Config
-from divconq.reproduce.table import OF_THE_MACHINE, Row, Table
+from divconq.reproduce.table import NOT_OF_THE_RESULT, Row, Table
 from divconq.writing import write_atomically
 
 FORMAT = "divconq result 1"
@@ -47,13 +47,13 @@ class Result:
 
 
 def settings(config: Config) -> dict[str, Any]:
-    """What defines a run: its config without what belongs to the machine, files by their content.
+    """What defines a run: its config without what does not change its outcome, files by their content.
 
     >>> settings(Config(root=Path("/data"), k_max=8)) == settings(Config(device="cpu", k_max=8))
     True
     """
     values = dataclasses.asdict(config)
-    return portable({name: value for name, value in values.items() if name not in OF_THE_MACHINE})
+    return portable({name: value for name, value in values.items() if name not in NOT_OF_THE_RESULT})
 
 
 def portable(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,11 +144,12 @@ def write_result(folder: Path, name: str, result: Result) -> Path:
 
 def read_results(folder: Path) -> list[Result]:
     """All results below a folder, the oldest first."""
-    results = [_read(path) for path in sorted(folder.rglob("*.json"))]
+    results = [read_result(path) for path in sorted(folder.rglob("*.json"))]
     return sorted(results, key=lambda result: (result.date, result.file))
 
 
-def _read(path: Path) -> Result:
+def read_result(path: Path) -> Result:
+    """One result; ValueError if the file is not one."""
     try:
         values = json.loads(path.read_text())
         if not isinstance(values, dict) or values.pop("format", None) != FORMAT:

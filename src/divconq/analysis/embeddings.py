@@ -1,0 +1,128 @@
+"""The embedding f of all images of a run, computed once and kept in its folder."""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+from divconq.analysis.findings import Split
+from divconq.analysis.runs import RunRecord, Snapshot
+from divconq.config import Config
+from divconq.data.files import Decoded
+from divconq.data.protocol import Chosen, ImageSet, InMemory
+from divconq.data.stamps import for_each, stamp
+from divconq.device import threads
+from divconq.division.kmeans import check_points
+from divconq.search import embed_images
+from divconq.writing import write_atomically
+
+FORMAT = "divconq embeddings 1"
+SETTINGS = (
+    "backbone",
+    "dim",
+    "pooling",
+    "image_size",
+    "resize",
+)  # which decide, with weights and images, what f is
+
+
+def embeddings(
+    record: RunRecord,
+    snapshot: Snapshot,
+    images: Mapping[Split, ImageSet],
+    which: Literal["last", "best"] = "last",
+    device: torch.device | None = None,
+) -> dict[Split, Float32[Tensor, "_ d"]]:
+    """Unit vectors f(x) / |f(x)| without masks, for each split, on the CPU.
+
+    They are kept in ``analysis/embeddings-last.safetensors`` (or ``-best``) of the run's folder, in float32 so that
+    searches rank as evaluation does. If weights, settings or images have changed since, or the file is damaged,
+    they are computed again.
+    """
+    file = record.folder / "analysis" / f"embeddings-{which}.safetensors"
+    key = identity(record.config, snapshot, images)
+    kept = _read(file, key)
+    if kept is not None and kept.keys() == images.keys():
+        return {split: kept[split] for split in images}
+    model = snapshot.network.to(device or torch.device("cpu"))
+    made: dict[Split, Tensor] = {}
+    for split, some in images.items():
+        f = embed_images(record.config, model, some, progress=f"embedding {split}").cpu()
+        check_points(f)
+        made[split] = f.contiguous()
+    _keep(file, key, made)
+    return made
+
+
+def identity(config: Config, snapshot: Snapshot, images: Mapping[Split, ImageSet]) -> str:
+    """A hash of all that decides the embeddings: weights, how images are seen, and the images."""
+    digest = hashlib.sha256(FORMAT.encode())
+    for name, weight in snapshot.network.state_dict().items():
+        digest.update(name.encode())
+        digest.update(_bytes(weight))
+    settings = {name: getattr(config, name) for name in SETTINGS}
+    digest.update(json.dumps(settings).encode())
+    for split, some in images.items():
+        digest.update(json.dumps([split, *some.paths]).encode())
+        digest.update(_contents(some, threads(config.workers)))
+    return digest.hexdigest()
+
+
+def _contents(images: ImageSet, workers: int) -> bytes:
+    """What tells that images have changed: the stamps of their files, or their pixels."""
+    store, rows = images.pixels, torch.arange(len(images))
+    while isinstance(store, Chosen):
+        rows, store = store.index[rows], store.source
+    if isinstance(store, InMemory):
+        return hashlib.sha256(_bytes(store.images[rows])).digest()
+    if isinstance(store, Decoded):
+        files, boxes = store.files, store.boxes
+        read = [(files[row], None if boxes is None else tuple(boxes[row].tolist())) for row in rows.tolist()]
+        return "".join(for_each(lambda one: stamp(*one), read, workers)).encode()
+    return images.pixels.aspect.cpu().numpy().tobytes()
+
+
+def _read(file: Path, key: str) -> dict[str, Tensor] | None:
+    """The embeddings in a file, if they are those of ``key`` and undamaged."""
+    from safetensors import safe_open
+
+    try:
+        with safe_open(file, "pt") as opened:
+            about = opened.metadata() or {}
+            if about.get("key") != key:
+                return None
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (no mapping)
+        return tensors if about.get("sum") == _sum(tensors) else None
+    except Exception:  # there is none, or it is damaged, which fails in many ways
+        return None
+
+
+def _keep(file: Path, key: str, made: Mapping[Split, Tensor]) -> None:
+    from safetensors.torch import save_file
+
+    tensors = {str(split): f for split, f in made.items()}
+    try:
+        file.parent.mkdir(exist_ok=True)
+        about = {"format": FORMAT, "key": key, "sum": _sum(tensors)}
+        write_atomically(file, lambda path: save_file(tensors, path, about))
+    except Exception as error:  # a full disk, or a folder that is not ours
+        warnings.warn(f"the embeddings are not kept for the next time ({error})", stacklevel=3)
+
+
+def _sum(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(f"{name} {tuple(tensors[name].shape)}".encode())
+        digest.update(_bytes(tensors[name]))
+    return digest.hexdigest()
+
+
+def _bytes(x: Tensor) -> memoryview:
+    array: Any = x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+    return memoryview(array)

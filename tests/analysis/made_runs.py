@@ -1,0 +1,87 @@
+"""Small runs and subjects to study."""
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+import torch.nn.functional as F
+
+from divconq.analysis.runs import RunRecord
+from divconq.analysis.subject import Subject
+from divconq.config import Config
+from divconq.data.protocol import ImageSet, InMemory
+from divconq.presets import preset
+
+SETTINGS = dataclasses.replace(
+    preset("demo"),
+    loss="margin",
+    masks="learned",
+    per_class=None,
+    image_size=16,
+    resize=20,
+    dim=16,
+    batch=12,
+    epochs=3,
+    divide_every=1,
+    k_max=2,
+    workers=2,
+    ks=(1, 2),
+    device="cpu",
+    nmi=False,
+)
+
+
+def made_images(labels, **factors):
+    names = tuple(f"class {label}" for label in range(int(max(labels)) + 1))
+    pixels = InMemory(torch.zeros(len(labels), 4, 4, 3, dtype=torch.uint8))
+    paths = tuple(f"{i}.jpg" for i in range(len(labels)))
+    factors = {name: torch.as_tensor(values) for name, values in factors.items()}
+    return ImageSet(pixels, torch.as_tensor(labels), names, paths, factors=factors)
+
+
+def made_subject(
+    sizes=None,
+    *,
+    k=3,
+    d=6,
+    classes=5,
+    noise=1.0,
+    seed=0,
+    clusters="random",
+    config=None,
+    factors=None,
+    **embeddings,
+):
+    """A run without a folder, of random embeddings around the means of the classes."""
+    sizes = sizes or {"train": 40, "test": 30}
+    generator = torch.Generator().manual_seed(seed)
+    images, f = {}, {}
+    means = torch.randn(classes, d, generator=generator)
+    for split, n in sizes.items():
+        labels = torch.randint(classes, (n,), generator=generator)
+        labels[0] = classes - 1  # all splits have as many names
+        images[split] = made_images(labels, **(factors or {}).get(split, {}))
+        f[split] = F.normalize(means[labels] + noise * torch.randn(n, d, generator=generator))
+    f |= embeddings
+    if clusters == "random":
+        clusters = torch.randint(k, (sizes["train"],), generator=generator)
+    masks = torch.randn(k, d, generator=generator).relu()
+    record = RunRecord(Path("run"), config or Config(k_max=4), (), (), ())
+    return Subject("run", record, 1, images, f, masks, clusters)
+
+
+class PlainMap:
+    """Stands for UMAP, which takes long to compile: the first two coordinates."""
+
+    def __init__(self, **settings):
+        self.settings = settings
+
+    def fit_transform(self, x):
+        index, distance = self.settings["precomputed_knn"]
+        assert index.shape == distance.shape == (len(x), self.settings["n_neighbors"])
+        assert (index[:, 0] == range(len(x))).all()
+        return x[:, :2]
+
+
+PLAIN_UMAP = SimpleNamespace(UMAP=PlainMap)

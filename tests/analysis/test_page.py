@@ -1,0 +1,232 @@
+import base64
+import dataclasses
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+import made_up_findings as made_up
+from divconq.analysis.definitions import DEFINITIONS
+from divconq.analysis.findings import Factors
+from divconq.analysis.output import write_report
+from divconq.analysis.page import SECTIONS, page
+from divconq.analysis.plots import PLOTS
+from divconq.analysis.summary import sentences, strongest
+
+VOID = {"meta", "link", "img", "br"}
+
+
+class Reader(HTMLParser):
+    """Every element with its attributes, every text; elements must be closed in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.elements, self.words = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def read(html):
+    reader = Reader()
+    reader.feed(html)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+def made(findings, pictures=None, svgs=None):
+    shown = made_up.pictures_of(findings) if pictures is None else pictures
+    return page(findings, {} if svgs is None else svgs, shown)
+
+
+def text(html):
+    words = read(re.sub(r"<style>.*?</style>", "", html, flags=re.DOTALL)).words
+    return " ".join(" ".join(words).split())
+
+
+@pytest.fixture(scope="module")
+def full():
+    findings = made_up.full()
+    return made(findings, svgs=made_up.svgs(findings))
+
+
+def test_every_section_is_there_once_and_in_the_contents(full):
+    reader = read(full)
+    ids = [attributes["id"] for _, attributes in reader.elements if "id" in attributes]
+    assert len(ids) == len(set(ids)), "no id twice, also not between figures"
+    links = [attributes["href"] for tag, attributes in reader.elements if tag == "a"]
+    for name in SECTIONS:
+        assert name in ids
+        assert f"#{name}" in links
+    assert set(PLOTS) <= set(ids)
+    assert [tag for tag, _ in reader.elements].count("h1") == 1
+
+
+def test_every_definition_is_in_the_margin_with_its_place_in_the_paper(full):
+    notes = re.findall(
+        r'<div class="note"><h4>(.*?)</h4>.*?<p class="where">(.*?)</p></div>', full, re.DOTALL
+    )
+    assert sorted(title for title, _ in notes) == sorted(note.title for note in DEFINITIONS.values())
+    for _, where in notes:
+        assert where.startswith(("Paper, s", "Not in the paper", "The number behind"))
+
+
+def test_every_picture_is_on_the_page_with_its_name_and_size(full):
+    findings = made_up.full()
+    pictures = made_up.pictures_of(findings)
+    images = [attributes for tag, attributes in read(full).elements if tag == "img"]
+    assert len(images) == len(list(made_up.images_in(findings)))
+    shown = {image["src"] for image in images}
+    expected = {f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}" for jpeg in pictures.values()}
+    assert shown == expected
+    alts = {image["alt"] for image in images}
+    assert any("bird 0, in cluster 1, birds/bird 0/0000.jpg" in alt for alt in alts)
+    assert all(image["loading"] == "lazy" and int(image["width"]) > 0 for image in images)
+
+
+def test_true_and_false_do_not_rest_on_colour(full):
+    right = re.findall(r'<li class="tile right".*?</li>', full)
+    wrong = re.findall(r'<li class="tile wrong".*?</li>', full)
+    assert right
+    assert wrong
+    assert all("<b>✓</b>" in tile and "of the query&#x27;s class" in tile for tile in right)
+    assert all("<b>✗</b>" in tile and "of another class" in tile for tile in wrong)
+
+
+def test_what_is_without_a_picture_has_its_name():
+    html = made(made_up.full(), pictures={})
+    assert "<img" not in html
+    assert '<span class="none" style="width:76px">wren</span>' in html
+
+
+def test_names_are_text_and_never_markup():
+    findings = made_up.with_names(made_up.full(), made_up.NASTY)
+    html = made(findings, svgs=made_up.svgs(findings))
+    assert "<script" not in html
+    assert "$x_1$" in html, "nor is it a place of the template"
+    reader = read(html)
+    assert made_up.NASTY in " ".join(reader.words)
+    assert {tag for tag, _ in reader.elements} & {"script", "iframe", "object", "embed"} == set()
+    assert not any(name.startswith("on") for _, attributes in reader.elements for name in attributes)
+
+
+def test_nothing_is_asked_of_a_network(full):
+    for tag, attributes in read(full).elements:
+        for name in ("src", "href", "xlink:href"):
+            assert attributes.get(name, "#").startswith(("#", "data:")), (tag, attributes[name][:60])
+    style = re.search(r"<style>(.*?)</style>", full, re.DOTALL)[1]
+    assert "url(" not in style
+    assert "@import" not in style
+
+
+@pytest.mark.parametrize(
+    "findings", [made_up.one_cluster(), made_up.nothing()], ids=["one cluster", "nothing"]
+)
+def test_sparse_findings_say_what_is_missing(findings):
+    html = made(findings, svgs=made_up.svgs(findings))
+    said = text(html)
+    for name in SECTIONS:
+        assert f'<section id="{name}">' in html
+    for sentence in (*findings.missing, *findings.training[0].missing):
+        assert said.count(sentence) == 1
+    assert "There is nothing to show here" in said
+    assert "nan" not in said.lower().split()
+
+
+def test_of_one_cluster_there_is_one_sentence_on_subspaces():
+    said = text(made(made_up.one_cluster()))
+    assert "There is one subspace, which is the whole space: R@1 78.0% of 1,200 queries." in said
+    assert "correct each other" not in said
+
+
+def test_empty_lists_say_so():
+    full = made_up.full()
+    bare = dataclasses.replace(
+        full,
+        clusters=dataclasses.replace(
+            full.clusters, split_classes=(), galleries=((), *full.clusters.galleries[1:])
+        ),
+        subspaces=dataclasses.replace(full.subspaces, retrievals=()),
+        errors=dataclasses.replace(full.errors, worst=(), confused=(), mislabelled=(), duplicates=()),
+        map=None,
+        missing=(),
+    )
+    said = text(made(bare))
+    assert said.count("None was found.") == 4
+    assert "No class is split" in said
+    assert re.search(r"cluster 1 \d+ images Empty\. cluster 2", said)
+    assert "There is no query in which most subspaces and their sum disagree" in said
+    assert "There is no map" in said
+    assert "Nothing: every part of the report could be made." in said
+
+
+def test_ten_thousand_classes_and_thirty_two_subspaces():
+    findings = made_up.many()
+    html = made(findings, svgs=made_up.svgs(findings))
+    read(html)
+    assert "of 10,000 classes to train on" in text(html)
+    assert html.count("<summary>each of 32 subspaces</summary>") == 2
+
+
+def test_the_summary_is_made_from_the_numbers():
+    said = {topic: " ".join(words) for topic, words in sentences(made_up.full()).items()}
+    last = made_up.training().curves["recall@1"][1][-1]
+    other = made_up.training("baseline", seed=4, last=0.74, divisions=()).curves["recall@1"][1][-1]
+    assert f"of its class in {100 * last:.1f}% of cases (R@1, epoch 12)" in said["Search"]
+    assert f"The last epoch is {100 * (last - other):.1f} points above that of baseline" in said["Search"]
+    assert "divided 5 times, in the end into K = 4 clusters" in said["Clusters"]
+    assert (
+        "78.0% of 1,200 queries, 10.0 points above the best of them alone (subspace 4, 68.0%)"
+        in said["Subspaces"]
+    )
+    assert "In 61 queries the sum is right although most subspaces are wrong; in 9 it" in said["Subspaces"]
+    assert "lies in 40 of the embedding's 128 dimensions" in said["Space"]
+    assert "2 images whose neighbours agree on another class and 2 pairs of near-duplicates" in said["Errors"]
+
+
+def test_a_sum_that_loses_is_called_so():
+    full = made_up.full()
+    worse = dataclasses.replace(full, subspaces=dataclasses.replace(full.subspaces, final_recall=0.6))
+    assert "8.0 points below the best of them alone" in " ".join(sentences(worse)["Subspaces"])
+
+
+def test_the_strongest_factor_is_named_only_if_it_says_something():
+    nan = float("nan")
+    factors = Factors(("pose", "colour"), ((0.02, 0.5), (0.01, 0.02), (nan, nan), (0.3, nan)))
+    assert strongest(factors) == [("colour", 0.5), None, None, ("pose", 0.3)]
+    full = made_up.full()
+    clusters = dataclasses.replace(full.clusters, factors=factors)
+    said = " ".join(sentences(dataclasses.replace(full, clusters=clusters))["Clusters"])
+    assert "the clusters follow colour (cluster 1), pose (cluster 4); NMI 0.30 to 0.50." in said
+
+
+def test_the_files_are_written_whole_and_old_figures_go(tmp_path, monkeypatch):
+    monkeypatch.setattr("divconq.analysis.output.draw_all", made_up.drawn)
+    findings = made_up.full()
+    report = write_report(findings, made_up.pictures_of(findings), tmp_path / "out")
+    assert report == tmp_path / "out" / "report.html"
+    names = {f"{name}.{kind}" for name in PLOTS for kind in ("svg", "png")}
+    assert {file.name for file in (tmp_path / "out" / "figures").iterdir()} == names
+    kept = json.loads((tmp_path / "out" / "analysis.json").read_text())
+    assert kept["subspaces"]["final_recall"] == 0.78
+    (tmp_path / "out" / "figures" / "mine.txt").write_text("not a figure")
+    write_report(made_up.nothing(), {}, tmp_path / "out")
+    assert [file.name for file in (tmp_path / "out" / "figures").iterdir()] == ["mine.txt"]
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
+        "analysis.json",
+        "figures",
+        "report.html",
+    ]
