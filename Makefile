@@ -3,6 +3,7 @@
 # make check  format, lint, types, and who may import whom
 PYTHON ?= python3
 BIN := .venv/bin
+PARALLEL := -n auto --maxprocesses 8
 
 .PHONY: demo test test-all check format clean
 
@@ -10,10 +11,10 @@ demo: .venv/installed
 	$(BIN)/divconq train demo --analyze
 
 test: .venv/installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-all: .venv/installed
-	$(BIN)/python -m pytest -m "not gpu"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not gpu"
 
 check: .venv/installed
 	$(BIN)/ruff format --check .
