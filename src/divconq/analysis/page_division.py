@@ -166,7 +166,11 @@ def _retrievals(subspaces: Subspaces, material: Material) -> str:
             f'{title}<p class="absent">There is no query in which most subspaces and their sum disagree.</p>',
             "corrections",
         )
-    return block(title + "".join(_retrieval(one, material) for one in subspaces.retrievals), "corrections")
+    about = paragraphs(
+        ["Queries in which the sum and most subspaces disagree, and what each space finds first."]
+    )
+    shown = "".join(_retrieval(one, material) for one in subspaces.retrievals)
+    return block(title + about, "corrections") + f'<div class="retrievals">{shown}</div>'
 
 
 def _retrieval(one: Retrieval, material: Material) -> str:
