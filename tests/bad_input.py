@@ -1047,7 +1047,7 @@ UNLISTED = {
     "distributed.py: _raise_together": "what another process said, in its words",
     "stopping.py: StopSignals._note": "Ctrl-C or SIGTERM, which is not an error",
     "train.py: halt": "the same",
-    "cli.py: main": "ends without a word when what reads the output has gone",
+    "cli/__init__.py: main": "ends without a word when what reads the output has gone",
 }
 
 

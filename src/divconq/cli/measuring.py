@@ -1,0 +1,86 @@
+"""The commands that run many runs, or measure: reproduce, bench."""
+
+import json
+import sys
+from typing import Any
+
+import tyro
+
+from divconq.arguments import BenchArguments, ReproduceArguments
+from divconq.cli.speaking import fail
+from divconq.writing import write_atomically
+
+
+def reproduce_command(argv: list[str]) -> None:
+    """``divconq reproduce``."""
+    parsed = tyro.cli(ReproduceArguments, args=argv, prog="divconq reproduce")
+    from divconq import reproduce as tables
+
+    table = tables.load_table(parsed.table)
+    changes = tables.parse_changes(parsed.changes)
+    if parsed.backbone is not None:
+        changes["backbone"] = parsed.backbone
+    for name in ("backbone_weights", "import_file"):
+        if (path := getattr(parsed, name)) is not None:
+            changes[name] = path.resolve()
+    if parsed.render_only:
+        figures = tables.render(table, parsed.out, changes)
+        print(json.dumps(figures) if parsed.json else tables.markdown(figures))
+        return
+    machine = {name: getattr(parsed, name) for name in ("root", "device", "workers", "cache")}
+    rows, seeds = tables.parse_names(parsed.rows), tables.parse_seeds(parsed.seeds)
+    if parsed.dry_run:
+        planned = tables.plan(table, parsed.out, changes, rows=rows, seeds=seeds, **machine)
+        print(tables.plan_text(planned, parsed.out))
+        return
+    try:
+        outcome = tables.reproduce(
+            table,
+            parsed.out,
+            changes,
+            rows=rows,
+            seeds=seeds,
+            max_minutes=parsed.max_minutes,
+            keep_runs=parsed.keep_runs,
+            commit=parsed.commit,
+            say=lambda line: print(line, file=sys.stderr, flush=True),
+            **machine,
+        )
+    except KeyboardInterrupt:
+        fail("stopped; continue from the last checkpoint with the same command", 130)
+    print(json.dumps(outcome.figures) if parsed.json else tables.markdown(outcome.figures))
+    if outcome.failed:
+        fail(f"{len(outcome.failed)} runs failed: {'; '.join(outcome.failed)}", 1)
+
+
+def bench_command(argv: list[str]) -> None:
+    """``divconq bench``."""
+    parsed = tyro.cli(BenchArguments, args=argv, prog="divconq bench")
+    from divconq import bench
+
+    file = None if str(parsed.json) == "-" else parsed.json
+    if file is not None and not file.parent.is_dir():
+        raise ValueError(f"--json: there is no folder {file.parent}; make it, or name another file")
+    sizes = bench.default_sizes(
+        parsed.device,
+        **{
+            name: getattr(parsed, name)
+            for name in ("backbone", "image_size", "batch", "images", "dim", "epochs", "rounds")
+        },
+        clustered=parsed.points,
+        searched=parsed.points,
+        evaluated=parsed.memory_points,
+    )
+    names = ("data", "root", "augmentation", "crop", "device", "precision", "compile", "others")
+    setup = bench.Setup(
+        sizes, bench.parse_parts(parsed.only), **{name: getattr(parsed, name) for name in names}
+    )
+
+    def keep(report: dict[str, Any]) -> None:
+        if file is not None:
+            write_atomically(file, lambda path: path.write_text(json.dumps(report, indent=1) + "\n"))
+
+    report = bench.measure(
+        setup, say=lambda line: print(f"measuring {line}", file=sys.stderr, flush=True), keep=keep
+    )
+    print(json.dumps(report) if str(parsed.json) == "-" else bench.text(report))
