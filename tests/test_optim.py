@@ -24,6 +24,20 @@ def test_three_groups_with_their_own_rates():
     assert groups == {"network": (1e-5, 1e-3), "masks": (1e-3, 1e-4), "loss": (1e-4, 0.0)}
 
 
+def test_normalisation_may_decay_by_itself():
+    network = nn.Sequential(
+        nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Sequential(nn.GroupNorm(2, 4)), nn.Linear(4, 2)
+    )
+    adam = make_optimizer(
+        network, Masks(2, 1, "none"), nn.Identity(), lr=1e-5, weight_decay=1e-3, norm_weight_decay=0.0
+    )
+    groups = {group["name"]: group for group in adam.param_groups}
+    assert {name: group["weight_decay"] for name, group in groups.items()} == {"network": 1e-3, "norms": 0.0}
+    assert groups["norms"]["params"] == [*network[1].parameters(), *network[2].parameters()]
+    assert groups["network"]["params"] == [*network[0].parameters(), *network[3].parameters()]
+    assert groups["norms"]["lr"] == groups["network"]["lr"]
+
+
 def test_masks_that_do_not_learn_have_no_group():
     adam = make_optimizer(nn.Linear(2, 4), Masks(4, 2, "fixed"), nn.Identity(), lr=1e-5, weight_decay=0)
     assert [group["name"] for group in adam.param_groups] == ["network"]

@@ -128,6 +128,8 @@ class Config:
     """Adam's learning rate."""
     weight_decay: float = 1e-3
     """Adam's weight decay."""
+    norm_weight_decay: float | None = None
+    """Weight decay of the weights and biases of normalisation layers; None: as weight_decay."""
     save_minutes: float = 1.0
     """Minutes between checkpoints; the ends of the first and of the last epoch always have one."""
     save_steps: int | None = None
@@ -168,6 +170,8 @@ class Config:
             "save_minutes",
         ):
             _at_least(name, getattr(self, name), 0.0)
+        if self.norm_weight_decay is not None:
+            _at_least("norm_weight_decay", self.norm_weight_decay, 0.0)
         _at_least("batch", self.batch, 2)
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise ValueError(f"lr must be a positive number, got {self.lr}")

@@ -140,6 +140,7 @@ def prepare(config: Config) -> Job:
         mask_lr_scale=config.mask_lr_scale,
         mask_weight_decay=config.mask_weight_decay,
         loss_lr_scale=config.loss_lr_scale,
+        norm_weight_decay=config.norm_weight_decay,
     )
     return Job(
         config,

@@ -1,4 +1,4 @@
-"""Adam over three groups: the network, the masks, and whatever parameters the loss has."""
+"""Adam over groups: the network (its normalisation apart, if wished), the masks, and the parameters of the loss."""
 
 from typing import Any
 
@@ -7,6 +7,16 @@ from torch import nn
 from torch.optim import Adam, Optimizer
 
 from divconq.masks import Masks
+
+NORMS = (
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.SyncBatchNorm,
+    nn.InstanceNorm2d,
+    nn.LayerNorm,
+    nn.GroupNorm,
+)
 
 
 def make_optimizer(
@@ -19,15 +29,22 @@ def make_optimizer(
     mask_lr_scale: float = 100.0,
     mask_weight_decay: float = 0.0,
     loss_lr_scale: float = 100.0,
+    norm_weight_decay: float | None = None,
 ) -> Adam:
     """Adam with the learning rates of the paper: the masks learn ``mask_lr_scale`` times faster.
+
+    ``norm_weight_decay`` is that of normalisation layers' weights and biases; None: as that of the rest.
 
     >>> adam = make_optimizer(nn.Linear(2, 4), Masks(4, 2), nn.Identity(), lr=1e-5, weight_decay=1e-3)
     >>> [(group["name"], group["lr"]) for group in adam.param_groups]
     [('network', 1e-05), ('masks', 0.001)]
     """
+    norms = [] if norm_weight_decay is None else _of_norms(network)
+    apart = set(norms)
+    rest = [parameter for parameter in network.parameters() if parameter not in apart]
     groups = [
-        {"name": "network", "params": [*network.parameters()], "lr": lr, "weight_decay": weight_decay},
+        {"name": "network", "params": rest, "lr": lr, "weight_decay": weight_decay},
+        {"name": "norms", "params": norms, "lr": lr, "weight_decay": norm_weight_decay},
         {
             "name": "masks",
             "params": [*masks.parameters()],
@@ -38,6 +55,16 @@ def make_optimizer(
     ]
     on_gpu = any(parameter.is_cuda for parameter in network.parameters())
     return Adam([group for group in groups if group["params"]], fused=on_gpu or None, capturable=on_gpu)
+
+
+def _of_norms(network: nn.Module) -> list[nn.Parameter]:
+    """Weights and biases of the layers that normalise."""
+    return [
+        parameter
+        for module in network.modules()
+        if isinstance(module, NORMS)
+        for parameter in module.parameters(recurse=False)
+    ]
 
 
 def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
