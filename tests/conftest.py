@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from divconq.config import Config
-from divconq.presets import preset
+from tiny_settings import TINY
 
 
 def write_photos(folder: Path, classes: int = 16, images: int = 6, size: int = 24) -> Path:
@@ -48,20 +48,4 @@ def photos(tmp_path_factory):
 @pytest.fixture
 def tiny(photos) -> Config:
     """A training run of a second: 8 classes of 6 small photos, K goes from 1 to 2."""
-    return dataclasses.replace(
-        preset("demo"),
-        data=str(photos),
-        loss="margin",
-        masks="learned",
-        per_class=None,
-        image_size=16,
-        resize=20,
-        dim=16,
-        batch=12,
-        epochs=4,
-        divide_every=1,
-        k_max=2,
-        workers=2,
-        ks=(1, 2),
-        device="cpu",
-    )
+    return dataclasses.replace(TINY, data=str(photos))

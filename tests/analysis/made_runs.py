@@ -11,25 +11,9 @@ from divconq.analysis.runs import RunRecord
 from divconq.analysis.subject import Subject
 from divconq.config import Config
 from divconq.data.protocol import ImageSet, InMemory
-from divconq.presets import preset
+from tiny_settings import TINY
 
-SETTINGS = dataclasses.replace(
-    preset("demo"),
-    loss="margin",
-    masks="learned",
-    per_class=None,
-    image_size=16,
-    resize=20,
-    dim=16,
-    batch=12,
-    epochs=3,
-    divide_every=1,
-    k_max=2,
-    workers=2,
-    ks=(1, 2),
-    device="cpu",
-    nmi=False,
-)
+SETTINGS = dataclasses.replace(TINY, epochs=3, nmi=False)
 
 
 def made_images(labels, **factors):
