@@ -635,6 +635,11 @@ SETTINGS = (
     Refusal("a learning rate that is not positive", lambda: Config(lr=0.0), "use for example `--lr 1e-5`"),
     Refusal("a dropout out of range", lambda: Config(dropout=1.0), "use for example `--dropout 0.01`"),
     Refusal(
+        "masks that split too far apart",
+        lambda: Config(mask_split_noise=1.0),
+        "use for example `--mask-split-noise 0.2`, or 0 as in the paper",
+    ),
+    Refusal(
         "a share of test classes out of range",
         lambda: Config(test_classes=1.0),
         "use for example `--test-classes 0.5`",

@@ -78,6 +78,36 @@ def test_overlap_survives_a_mask_that_relu_has_emptied():
     assert masks.weight.grad.isfinite().all()
 
 
+def test_only_noise_gives_the_overlap_a_way_to_part_two_copies():
+    moved = {}
+    for noise in (0.0, 0.1):
+        masks = Masks(64, 2)
+        masks.split_(noise, seed=3)
+        masks.overlap().backward()
+        moved[noise] = masks.weight.grad.abs().max().item()
+        first, second = masks.active().detach()
+        assert torch.allclose(first + second, torch.full((64,), 2.0)), "their sum stays what it was"
+        assert torch.allclose((first - second).abs(), torch.full((64,), 2 * noise))
+    assert moved[0.0] < 1e-7 < 1e-4 < moved[0.1]
+
+
+def test_noise_is_drawn_by_the_seed_for_every_mask_and_learned_ones_only():
+    def split(kind, seed):
+        masks = Masks(32, 4, kind)
+        masks.split_(0.2, seed=seed)
+        masks.split_(0.2, seed=seed + 1)
+        return masks.active().detach()
+
+    assert torch.equal(split("learned", 0), split("learned", 0))
+    assert not torch.equal(split("learned", 0), split("learned", 1))
+    apart = split("learned", 0)
+    assert not torch.equal(apart[0] - apart[1], apart[2] - apart[3])
+    plain = Masks(32, 4, "fixed")
+    plain.split_()
+    plain.split_()
+    assert torch.equal(split("fixed", 0), plain.active())
+
+
 def test_conquer_sums_the_rectified_masks_in_use():
     masks = Masks(3, 4)
     masks.split_()

@@ -100,6 +100,8 @@ class Config:
     """The masks' learning rate, in units of lr."""
     mask_weight_decay: float = 0.0
     """The masks' weight decay."""
+    mask_split_noise: float = 0.0
+    """How far the copies of a learned mask start apart, in parts of it; at 0, as in the paper, L_s cannot part them."""
     conquer: Literal["sum", "plain"] = "sum"
     """The final embedding: weighted by the sum of the masks, or as it is."""
     finetune_from: int | None = None
@@ -170,6 +172,8 @@ class Config:
             "save_minutes",
         ):
             _at_least(name, getattr(self, name), 0.0)
+        if not 0 <= self.mask_split_noise < 1:
+            raise ValueError(f"mask_split_noise must lie in [0, 1), got {self.mask_split_noise}")
         if self.norm_weight_decay is not None:
             _at_least("norm_weight_decay", self.norm_weight_decay, 0.0)
         _at_least("batch", self.batch, 2)

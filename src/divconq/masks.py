@@ -83,10 +83,16 @@ class Masks(nn.Module):
         return (cosine.sum() - cosine.diagonal().sum()) / pairs.clamp(min=1)
 
     @torch.no_grad()
-    def split_(self) -> None:
+    def split_(self, noise: float = 0.0, *, seed: int = 0) -> None:
         """Double the masks in use: the children of mask i are 2i and 2i+1.
 
-        Both children of a learned mask start as copies of it; a fixed mask's block is halved.
+        Both children of a learned mask start as copies of it; a fixed mask's block is halved. Equal masks are where
+        the gradient of L_s is 0: ``noise`` takes learned ones apart, to (1 + e) s_i and (1 - e) s_i, where e is
+        ``noise`` or minus that, drawn by ``seed`` for each dimension.
+
+        >>> masks = Masks(dim=4, k_max=2); masks.split_(noise=0.5)
+        >>> sorted(masks.active()[0].unique().tolist()), masks.conquer().tolist()
+        ([0.5, 1.5], [2.0, 2.0, 2.0, 2.0])
         """
         k = self.k
         if 2 * k > len(self.weight):
@@ -97,6 +103,12 @@ class Masks(nn.Module):
             first = place <= (children.sum(1, keepdim=True) / 2).floor()
             left = torch.arange(2 * k, device=children.device)[:, None] % 2 == 0
             children = children * torch.where(left, first, ~first)
+        elif self.kind == "learned" and noise:
+            signs = (
+                torch.randint(2, (k, children.shape[1]), generator=torch.Generator().manual_seed(seed)) * 2.0
+                - 1
+            )
+            children = children * (1 + noise * torch.stack([signs, -signs], 1).flatten(0, 1).to(children))
         self.weight[: 2 * k] = children
         self.count.fill_(2 * k)
 

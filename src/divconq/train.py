@@ -104,7 +104,7 @@ def train(
                         groups=images.groups,
                     )
                     while masks.k < partition.k:
-                        masks.split_()  # children start as their parent
+                        masks.split_(config.mask_split_noise, seed=seed)  # children start as their parent
                         reset_moments(optimizer, masks)
                     run.save_division(epoch, partition.labels, masks)
 
