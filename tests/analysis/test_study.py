@@ -15,7 +15,6 @@ from divconq.analysis import Division, read_run, subspace, subspace_hits
 from divconq.analysis.chapters import (
     clusters_of,
     division_step,
-    errors_of,
     galleries,
     shown_spaces,
     split_classes,
@@ -23,6 +22,7 @@ from divconq.analysis.chapters import (
 )
 from divconq.analysis.findings import to_json
 from divconq.analysis.geometry import geometry, map_of, space_of
+from divconq.analysis.mistakes import errors_of
 from divconq.analysis.pictures import named
 from divconq.analysis.study import analyse, short_names, study
 from divconq.analysis.subject import sample

@@ -1,4 +1,4 @@
-"""The chapters of a study: clusters, subspaces, and where search fails."""
+"""Two chapters of a study: clusters and subspaces."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,32 +17,19 @@ from divconq.analysis.clusters import (
     partition_change,
     partition_nmi,
 )
-from divconq.analysis.errors import (
-    confused_pairs,
-    first_positive_ranks,
-    label_errors,
-    near_duplicates,
-    worst_queries,
-)
 from divconq.analysis.findings import (
     Clusters,
-    Confused,
     DivisionStep,
-    Duplicate,
-    Errors,
     Factors,
-    Found,
-    Mislabelled,
     Retrieval,
     Shown,
     Split,
     SplitOver,
     Subspaces,
-    Worst,
 )
 from divconq.analysis.runs import Division
-from divconq.analysis.space import distances, nearest_other, neighbours
-from divconq.analysis.subject import Subject, sample
+from divconq.analysis.space import neighbours
+from divconq.analysis.subject import ANSWERS, Subject, sample
 from divconq.analysis.subspaces import (
     Hits,
     corrections,
@@ -57,11 +44,9 @@ from divconq.analysis.subspaces import (
 GALLERY = 12  # images of a cluster, and of a class that is split
 SPLIT_CLASSES = 8
 CORRECTED, MISLED = 8, 4  # queries that are shown
-ANSWERS = 5  # images found that are shown
 SPACES = 8  # subspaces that a retrieval shows
 QUERIES = 2_000  # that search each subspace
 PROBED = 5_000  # images whose factors are looked for in the subspaces
-LISTED = 12  # of each kind of error
 
 
 def clusters_of(
@@ -179,15 +164,10 @@ def shown_spaces(found: Mapping[str, Sequence[int]], most: int = SPACES) -> list
     return [name for name in found if name not in single or name in differing]
 
 
-def errors_of(subject: Subject) -> Errors:
-    """The worst queries, confused classes, likely label errors and near-duplicates of the test images."""
-    return Errors(_worst(subject), _confused(subject), _mislabelled(subject), _duplicates(subject))
-
-
 def _retrieval(
     subject: Subject, query: int, kind: Literal["corrected", "misled"], found: Mapping[str, Sequence[int]]
 ) -> Retrieval:
-    spaces = tuple((name, _found(subject, query, found[name])) for name in shown_spaces(found))
+    spaces = tuple((name, subject.found(query, found[name])) for name in shown_spaces(found))
     return Retrieval(subject.show("test", query), kind, spaces)
 
 
@@ -203,89 +183,12 @@ def _right(subject: Subject, queries: Int64[Tensor, " q"], found: Int64[Tensor, 
     return subject.labels[subject.searched][found] == subject.labels["test"][queries, None]
 
 
-def _found(subject: Subject, query: int, indices: Sequence[int]) -> tuple[Found, ...]:
-    label = subject.images["test"].labels[query]
-    theirs = subject.images[subject.searched].labels
-    return tuple(
-        Found(subject.show(subject.searched, index), bool(theirs[index] == label)) for index in indices
-    )
-
-
 def _probe(subject: Subject, known: Mapping[str, Tensor], seed: int) -> FactorTable:
     chosen = sample(len(subject.images["test"]), PROBED, seed)
     f = subject.f["test"][chosen.to(subject.masks.device)]
     return factors_of_subspaces(
         f, subject.masks, {name: values[chosen] for name, values in known.items()}, seed
     )
-
-
-def _worst(subject: Subject) -> tuple[Worst, ...]:
-    ranks = first_positive_ranks(
-        subject.x["test"],
-        subject.labels["test"],
-        subject.ranking,
-        gallery=subject.x.get("gallery"),
-        gallery_labels=subject.labels.get("gallery"),
-    )
-    return tuple(
-        Worst(
-            subject.show("test", query),
-            int(ranks[query]),
-            _found(subject, query, subject.ranking[query, :ANSWERS].tolist()),
-        )
-        for query in worst_queries(ranks, LISTED).tolist()
-    )
-
-
-def _confused(subject: Subject) -> tuple[Confused, ...]:
-    labels, searched = subject.labels["test"], subject.labels[subject.searched]
-    names, found = subject.images["test"].names, []
-    for pair in confused_pairs(subject.ranking, labels, subject.labels.get("gallery"), LISTED):
-        theirs = searched[subject.ranking[:, 0]]
-        there = (labels == pair.first) & (theirs == pair.second)
-        back = (labels == pair.second) & (theirs == pair.first)
-        query = int((there if there.any() else back).nonzero()[0])
-        examples = (
-            subject.show("test", query),
-            subject.show(subject.searched, int(subject.ranking[query, 0])),
-        )
-        found.append(Confused(names[pair.first], names[pair.second], pair.count, pair.share, examples))
-    return tuple(found)
-
-
-def _mislabelled(subject: Subject) -> tuple[Mislabelled, ...]:
-    names = subject.images["test"].names
-    return tuple(
-        Mislabelled(
-            subject.show_point(error.image),
-            names[error.suggested],
-            error.score,
-            tuple(subject.show_point(i) for i in subject.near[error.image, :ANSWERS].tolist()),
-        )
-        for error in label_errors(subject.near, subject.point_labels)[:LISTED]
-    )
-
-
-def _duplicates(subject: Subject) -> tuple[Duplicate, ...]:
-    """Those of other classes among the points, then those between the points and the training images."""
-    pairs = near_duplicates(*nearest_other(subject.points, subject.point_labels, subject.near))
-    found = [
-        Duplicate(subject.show_point(a), subject.show_point(b), distance, "classes")
-        for (a, b), distance in zip(
-            pairs.pairs[:LISTED].tolist(), pairs.distances[:LISTED].tolist(), strict=True
-        )
-    ]
-    trained, tests = subject.x["train"], len(subject.points)
-    index = neighbours(subject.points, 1, gallery=trained)
-    distance = distances(subject.points, trained, index)[:, 0]
-    pairs = near_duplicates(tests + index[:, 0], distance)
-    found += [
-        Duplicate(subject.show_point(a), subject.show("train", b - tests), distance, "splits")
-        for (a, b), distance in zip(
-            pairs.pairs[:LISTED].tolist(), pairs.distances[:LISTED].tolist(), strict=True
-        )
-    ]
-    return tuple(found)
 
 
 def _one_for_each(factors: Mapping[str, Tensor]) -> dict[str, Tensor]:

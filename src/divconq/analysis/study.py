@@ -8,10 +8,11 @@ import torch
 import yaml
 from torch import Tensor
 
-from divconq.analysis.chapters import clusters_of, errors_of, subspaces_of
+from divconq.analysis.chapters import clusters_of, subspaces_of
 from divconq.analysis.embeddings import embeddings
 from divconq.analysis.findings import Clusters, Errors, Findings, Map, Space, Split, Subspaces, Training
 from divconq.analysis.geometry import map_of, space_of
+from divconq.analysis.mistakes import errors_of
 from divconq.analysis.pictures import pictures
 from divconq.analysis.runs import RunRecord, generalisation, read_run
 from divconq.analysis.subject import Subject

@@ -1,6 +1,6 @@
 """A run with its images and their embeddings, and the searches that several chapters of a study share."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,12 +9,13 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from divconq.analysis.findings import Shown, Split
+from divconq.analysis.findings import Found, Shown, Split
 from divconq.analysis.runs import RunRecord
 from divconq.analysis.space import neighbours
 from divconq.data.protocol import ImageSet
 
 NEIGHBOURS = 10
+ANSWERS = 5  # images found that are shown
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,13 @@ class Subject:
         """Name an image."""
         images = self.images[split]
         return Shown(split, index, images.names[int(images.labels[index])], images.paths[index], cluster)
+
+    def found(self, query: int, indices: Sequence[int]) -> tuple[Found, ...]:
+        """Name what a test image has found, right or wrong."""
+        label, theirs = self.images["test"].labels[query], self.images[self.searched].labels
+        return tuple(
+            Found(self.show(self.searched, index), bool(theirs[index] == label)) for index in indices
+        )
 
     def show_point(self, index: int) -> Shown:
         """Name one of the ``points``."""
