@@ -97,7 +97,18 @@ def training(name="demo", epochs=12, seed=0, last=0.78, divisions=(3, 6, 9)):
 
 def geometry(images=2400, at=1.0):
     return Geometry(
-        images, 128, int(40 * at), 0.31 * at, 0.52 / at, 0.83, 0.41 * at, 0.6 * at, 1.1, 1.17, 1.9
+        images,
+        min(images, 10_000),
+        128,
+        int(40 * at),
+        0.31 * at,
+        0.52 / at,
+        0.83,
+        0.41 * at,
+        0.6 * at,
+        1.1,
+        1.17,
+        1.9,
     )
 
 

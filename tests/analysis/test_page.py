@@ -181,6 +181,15 @@ def test_ten_thousand_classes_and_thirty_two_subspaces():
     assert html.count("<summary>each of 32 subspaces</summary>") == 2
 
 
+def test_a_sample_of_queries_is_said_to_be_one():
+    findings = made_up.full()
+    sampled = dataclasses.replace(findings.spaces[0], train=made_up.geometry(59_551))
+    said = "Ratio, ED and hubness of demo, train, are those of 10,000 images"
+    for spaces, there in ((findings.spaces, False), ((sampled,), True)):
+        html = page(dataclasses.replace(findings, spaces=spaces), {}, {})
+        assert (said in html) is there
+
+
 def test_the_summary_is_made_from_the_numbers():
     said = {topic: " ".join(words) for topic, words in sentences(made_up.full()).items()}
     last = made_up.training().curves["recall@1"][1][-1]

@@ -120,6 +120,7 @@ class Geometry:
     """One split of one run as a set of points on the unit sphere."""
 
     images: int
+    queries: int  # that searched the others; of many images a sample
     dim: int
     effective_dimension: int | None
     intra: float

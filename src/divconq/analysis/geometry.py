@@ -69,6 +69,7 @@ def geometry(
     variances = class_variances(x, labels)
     return Geometry(
         images=len(x),
+        queries=len(asked),
         dim=x.shape[1],
         effective_dimension=effective_dimension(x),
         intra=variances.intra,

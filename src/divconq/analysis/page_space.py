@@ -1,5 +1,6 @@
 """The sections of the page on the space and on errors."""
 
+from collections.abc import Sequence
 from html import escape
 
 from divconq.analysis.findings import Confused, Duplicate, Findings, Mislabelled, Space, Worst
@@ -43,7 +44,7 @@ def space_section(findings: Findings, material: Material) -> str:
         {"expected-distances": "Expected distance to the nearest and the ten nearest."}
     )
     parts = [
-        block(table(HEAD, rows), "hubness") if rows else "",
+        block(table(HEAD, rows) + paragraphs(_sampled(findings.spaces)), "hubness") if rows else "",
         block(dimension, "effective dimension") if dimension else "",
         block(variances, "variances", "ratio") if variances else "",
         block(expected, "expected distance") if expected else "",
@@ -69,6 +70,17 @@ def errors_section(findings: Findings, material: Material) -> str:
             _list("Near-duplicates", [_duplicate(one, material) for one in errors.duplicates], "duplicates"),
         ]
     )
+
+
+def _sampled(spaces: Sequence[Space]) -> list[str]:
+    """A sentence for each split of which not all images have searched."""
+    return [
+        f"Ratio, ED and hubness of {space.name}, {split}, are those of {points.queries:,} images, drawn at random, "
+        "that searched all the others."
+        for space in spaces
+        for split, points in (("train", space.train), ("test", space.test))
+        if points.queries < points.images
+    ]
 
 
 def _geometry(space: Space, *, several: bool) -> list[list[str]]:
