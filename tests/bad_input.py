@@ -26,8 +26,9 @@ from PIL import Image
 
 import divconq
 from divconq import checkpoints, distributed
+from divconq.analysis.nearest import neighbours
 from divconq.analysis.runs import read_run
-from divconq.analysis.space import effective_dimension, neighbours
+from divconq.analysis.space import effective_dimension
 from divconq.bench.measurements import parse_parts
 from divconq.bench.photos import files_of
 from divconq.cli import main as command_line

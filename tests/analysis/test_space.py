@@ -14,6 +14,7 @@ from divconq.analysis import (
     expected_distance,
     expected_distance_on_sphere,
     hubness,
+    nearest,
     nearest_other,
     nearest_same,
     neighbours,
@@ -80,7 +81,7 @@ def test_effective_dimension_does_not_depend_on_the_blocks(monkeypatch):
     x = points(300, 16) * torch.linspace(3, 0.1, 16)
     whole = effective_dimension(x), class_variances(x, classes(300, 7)), neighbours(x, 3)
     apart = distances(x, x, whole[2]), nearest_same(x, classes(300, 7))
-    monkeypatch.setattr(space, "BLOCK", 1000)
+    monkeypatch.setattr(nearest, "BLOCK", 1000)
     assert effective_dimension(x) == whole[0]
     again = class_variances(x, classes(300, 7))
     assert (again.intra, again.inter) == pytest.approx((whole[1].intra, whole[1].inter))

@@ -23,19 +23,16 @@ from divconq.analysis.errors import (
     near_duplicates,
     worst_queries,
 )
+from divconq.analysis.nearest import distances, nearest_other, nearest_same, neighbours
 from divconq.analysis.runs import Division, RunRecord, curve, generalisation, read_run
 from divconq.analysis.space import (
     Variances,
     class_variances,
-    distances,
     effective_dimension,
     effective_dimensions,
     expected_distance,
     expected_distance_on_sphere,
     hubness,
-    nearest_other,
-    nearest_same,
-    neighbours,
     positive_negative_ratio,
 )
 from divconq.analysis.subspaces import (

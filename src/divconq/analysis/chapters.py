@@ -27,11 +27,10 @@ from divconq.analysis.findings import (
     SplitOver,
     Subspaces,
 )
+from divconq.analysis.nearest import neighbours
 from divconq.analysis.runs import Division
-from divconq.analysis.space import neighbours
 from divconq.analysis.subject import ANSWERS, Subject, sample
 from divconq.analysis.subspaces import (
-    Hits,
     corrections,
     factors_of_subspaces,
     mask_cosine,
@@ -39,6 +38,7 @@ from divconq.analysis.subspaces import (
     positives,
     shared_dimensions,
     subspace,
+    subspace_hits,
 )
 
 GALLERY = 12  # images of a cluster, and of a class that is split
@@ -120,14 +120,19 @@ def subspaces_of(
     gallery_labels = subject.labels.get("gallery")
     findable = (positives(subject.labels["test"], gallery_labels) > 0).nonzero().flatten()
     asked = findable[sample(len(findable), queries, seed).to(findable.device)]
-    answers = [_answers(subject.f, mask, asked) for mask in (*masks, subject.final)]
-    right = torch.stack([_right(subject, asked, found)[:, 0] for found in answers])
-    hits = Hits(asked, right[:-1], right[-1])
+    hits = subspace_hits(
+        subject.f["test"],
+        subject.labels["test"],
+        masks,
+        gallery=subject.f.get("gallery"),
+        gallery_labels=gallery_labels,
+        queries=asked,
+        final=subject.final,
+    )
     corrected = corrections(hits)
     chosen = torch.cat([corrected.helped[:CORRECTED], corrected.hurt[:MISLED]])
-    rows = torch.searchsorted(asked, chosen)
-    spaces = {f"subspace {number}": found[rows] for number, found in enumerate(answers[:-1], 1)}
-    spaces["sum"] = answers[-1][rows]
+    spaces = {f"subspace {number}": _answers(subject.f, mask, chosen) for number, mask in enumerate(masks, 1)}
+    spaces["sum"] = _answers(subject.f, subject.final, chosen)
     if baseline is not None:
         spaces["baseline"] = _answers(baseline.f, baseline.final, chosen)
     retrievals = []
@@ -177,10 +182,6 @@ def _answers(
     """What the queries find first in one space."""
     gallery = subspace(f["gallery"], mask) if "gallery" in f else None
     return neighbours(subspace(f["test"], mask), ANSWERS, gallery=gallery, queries=queries)
-
-
-def _right(subject: Subject, queries: Int64[Tensor, " q"], found: Int64[Tensor, "q k"]) -> Tensor:
-    return subject.labels[subject.searched][found] == subject.labels["test"][queries, None]
 
 
 def _probe(subject: Subject, known: Mapping[str, Tensor], seed: int) -> FactorTable:

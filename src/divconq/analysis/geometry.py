@@ -7,17 +7,14 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from divconq.analysis.findings import Geometry, Map, Space, Split
+from divconq.analysis.nearest import distances, nearest_other, nearest_same, neighbours
 from divconq.analysis.space import (
     class_variances,
-    distances,
     effective_dimension,
     effective_dimensions,
     expected_distance,
     expected_distance_on_sphere,
     hubness,
-    nearest_other,
-    nearest_same,
-    neighbours,
     positive_negative_ratio,
 )
 from divconq.analysis.subject import NEIGHBOURS, Subject, sample

@@ -8,7 +8,7 @@ from divconq.analysis.errors import (
     worst_queries,
 )
 from divconq.analysis.findings import Confused, Duplicate, Errors, Mislabelled, Worst
-from divconq.analysis.space import distances, nearest_other, neighbours
+from divconq.analysis.nearest import distances, nearest_other, neighbours
 from divconq.analysis.subject import ANSWERS, Subject
 
 LISTED = 12  # of each kind

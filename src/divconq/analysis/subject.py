@@ -10,8 +10,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from divconq.analysis.findings import Found, Shown, Split
+from divconq.analysis.nearest import neighbours
 from divconq.analysis.runs import RunRecord
-from divconq.analysis.space import neighbours
 from divconq.data.protocol import ImageSet
 
 NEIGHBOURS = 10

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from divconq.analysis.clusters import FactorTable, levels, partition_nmi
-from divconq.analysis.space import neighbours
+from divconq.analysis.nearest import neighbours
 from divconq.division.kmeans import kmeans
 from divconq.evaluation.metrics import check_gallery, occurrences
 from divconq.evaluation.neighbours import BUDGET

@@ -3,6 +3,9 @@
 import math
 from collections.abc import Iterator, Sequence
 
+import torch
+
+from divconq.analysis.clusters import FactorTable
 from divconq.analysis.findings import Clusters, Errors, Factors, Findings, Space, Subspaces, Training
 from divconq.analysis.markup import count, number, percent
 
@@ -33,12 +36,9 @@ def score(run: Training, name: str) -> tuple[float, tuple[int, float]] | None:
 
 def strongest(factors: Factors) -> list[tuple[str, float] | None]:
     """For each row the factor of which it says most, and how much; None if that is next to nothing."""
-    rows = [
-        [(name, value) for name, value in zip(factors.names, row, strict=True) if math.isfinite(value)]
-        for row in factors.values
-    ]
-    best = [max(row, key=lambda item: item[1], default=("", 0.0)) for row in rows]
-    return [item if item[1] >= WEAK else None for item in best]
+    values = torch.tensor(factors.values, dtype=torch.float64).view(-1, len(factors.names))
+    best = FactorTable(factors.names, values).strongest()
+    return [item if item is not None and item[1] >= WEAK else None for item in best]
 
 
 def _of_training(run: Training, findings: Findings) -> Iterator[str]:
