@@ -540,7 +540,7 @@ def registered() -> Path:
 
 def changed_after() -> None:
     checkpoints.save(run().folder, "last", {"model": {}, "masks": {}})
-    read_run(Path("run")).network()
+    read_run(Path("run")).snapshot()
 
 
 def losses() -> object:

@@ -39,7 +39,8 @@ def test_a_whole_run_is_read(tmp_path, tiny):
     assert [division.k for division in record.divisions][-1] == tiny.k_max
     assert not [line for line in record.missing if "stopped" in line or ".pt" in line or "model" in line]
 
-    model, masks = record.network()
+    snapshot = record.snapshot()
+    model, masks = snapshot.network, snapshot.masks
     assert len(masks) == tiny.k_max
     final, x = Run.open(tmp_path / "run").model(), torch.randn(3, 3, tiny.image_size, tiny.image_size)
     with torch.no_grad():
@@ -62,7 +63,7 @@ def test_a_run_that_stopped_at_once(tmp_path):
     assert record.metrics == ()
     assert record.divisions == ()
     with pytest.raises(ValueError, match=r"holds no last.pt: it stopped before its first checkpoint"):
-        record.network()
+        record.snapshot()
     assert record.missing == (
         "No epoch was logged: the run stopped before the end of its first.",
         "There are no divisions: 0 epochs were made, and the data is divided every 2.",
@@ -129,14 +130,15 @@ def test_network_and_masks_of_a_checkpoint(tmp_path, kind):
     run, model, masks = make_run(tmp_path, masks=kind), make_model("small", 8), masks_of(2, kind=kind)
     if kind == "learned":
         masks.weight.data[1] = -1
-    checkpoints.save(run.folder, "last", {"model": model.state_dict(), "masks": masks.state_dict()})
+    whole = {"epoch": 3, "partition": torch.zeros(4, dtype=torch.int64)}
+    checkpoints.save(run.folder, "last", {**whole, "model": model.state_dict(), "masks": masks.state_dict()})
     read = read_run(run.folder)
-    found, rows = read.network()
+    found, rows = read.snapshot().network, read.snapshot().masks
     assert torch.equal(rows, masks.active().detach())
     assert all(torch.equal(a, b) for a, b in zip(found.parameters(), model.parameters(), strict=True))
     assert not found.training
     with pytest.raises(ValueError, match=r"holds no best.pt"):
-        read.network("best")
+        read.snapshot("best")
 
 
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
@@ -144,7 +146,7 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
     state = {"model": make_model("small", 16).state_dict(), "masks": masks_of(2).state_dict()}
     checkpoints.save(run.folder, "last", state)
     with pytest.raises(ValueError, match=r"last.pt does not fit config.yaml \(Error"):
-        read_run(run.folder).network()
+        read_run(run.folder).snapshot()
 
 
 def test_what_is_not_a_run_is_refused(tmp_path):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from divconq.analysis.findings import DivisionStep, Factors, Findings
 from divconq.analysis.style import (
+    FEW,
     INK,
     PAPER,
     QUIET,
@@ -12,6 +13,7 @@ from divconq.analysis.style import (
     WIDTH,
     Axes,
     Figure,
+    bars,
     cluster_colour,
     heat_map,
     legend,
@@ -19,8 +21,6 @@ from divconq.analysis.style import (
     short,
     whole_numbers,
 )
-
-FEW = 16  # clusters that can be numbered one by one
 
 
 def cluster_nmi(findings: Findings) -> Figure | None:
@@ -79,7 +79,7 @@ def cluster_mean_sizes(findings: Findings) -> Figure | None:
     """Mean size of each cluster over the divisions into the final K, with the deviation."""
     if findings.clusters is None or not findings.clusters.mean_size:
         return None
-    return _bars(
+    return bars(
         findings.clusters.mean_size,
         "Mean size over divisions, ± deviation",
         xlabel="cluster",
@@ -137,7 +137,7 @@ def mask_mass(findings: Findings) -> Figure | None:
     """The L1 mass of each mask."""
     if findings.subspaces is None or len(findings.subspaces.mass) < 2:
         return None
-    return _bars(findings.subspaces.mass, "L1 mass of each mask", xlabel="mask")
+    return bars(findings.subspaces.mass, "L1 mass of each mask", xlabel="mask")
 
 
 def subspace_recall(findings: Findings) -> Figure | None:
@@ -145,7 +145,7 @@ def subspace_recall(findings: Findings) -> Figure | None:
     if findings.subspaces is None or len(findings.subspaces.recalls) < 2:
         return None
     found = findings.subspaces
-    figure = _bars([100 * value for value in found.recalls], "Recall@1 of each alone, %", xlabel="subspace")
+    figure = bars([100 * value for value in found.recalls], "Recall@1 of each alone, %", xlabel="subspace")
     if math.isfinite(found.final_recall):
         axes, total = figure.axes[0], 100 * found.final_recall
         axes.axhline(total, color=INK, linewidth=1.2)
@@ -197,28 +197,6 @@ def _number_segments(axes: Axes, place: int, sizes: Sequence[int]) -> None:
         if size > 0.06 * sum(sizes):
             axes.text(place, below + size / 2, str(number), ha="center", va="center", color=PAPER, fontsize=8)
         below += size
-
-
-def _bars(
-    values: Sequence[float], title: str, *, xlabel: str, deviation: Sequence[float] | None = None
-) -> Figure:
-    figure, axes = sheet(title, width=WIDTH if len(values) <= FEW else WIDE)
-    heights = [value if math.isfinite(value) else 0.0 for value in values]
-    axes.bar(
-        range(1, len(values) + 1),
-        heights,
-        width=0.7,
-        color=[cluster_colour(number) for number in range(len(values))],
-        yerr=None if deviation is None else [value if math.isfinite(value) else 0.0 for value in deviation],
-        error_kw={"ecolor": INK, "elinewidth": 0.8, "capsize": 2, "capthick": 0.8},
-    )
-    axes.set_xlabel(xlabel)
-    axes.set_xlim(0.3, max(len(values), 4) + 0.7)
-    if len(values) <= FEW:
-        axes.set_xticks(range(1, len(values) + 1))
-    else:
-        whole_numbers(axes.xaxis)
-    return figure
 
 
 def _factors(factors: Factors | None, rows: str) -> Figure | None:

@@ -10,11 +10,9 @@ from divconq.analysis.style import (
     QUIET,
     TEST,
     TRAIN,
-    WIDE,
-    WIDTH,
     Axes,
     Figure,
-    cluster_colour,
+    bars,
     legend,
     run_colour,
     sheet,
@@ -59,20 +57,9 @@ def cluster_dimensions(findings: Findings) -> Figure | None:
     values = findings.spaces[0].cluster_dimensions
     if len(values) < 2 or all(value is None for value in values):
         return None
-    figure, axes = sheet(
-        "Effective dimension of each cluster", width=WIDTH if len(values) <= 16 else WIDE, height=2.5
-    )
-    numbers = range(1, len(values) + 1)
-    axes.bar(
-        numbers,
-        [value or 0 for value in values],
-        width=0.7,
-        color=[cluster_colour(number - 1) for number in numbers],
-    )
-    axes.set_xlim(0.3, max(len(values), 4) + 0.7)
-    axes.set_xlabel("cluster, in its subspace")
-    whole_numbers(axes.xaxis)
-    whole_numbers(axes.yaxis)
+    heights = [math.nan if value is None else value for value in values]
+    figure = bars(heights, "Effective dimension of each cluster", xlabel="cluster, in its subspace")
+    whole_numbers(figure.axes[0].yaxis)
     return figure
 
 

@@ -58,20 +58,12 @@ class RunRecord:
         """The epochs at which a figure was logged, and the figure; empty lists if it never was."""
         return curve(self.metrics, name)
 
-    def network(self, which: Literal["last", "best"] = "last") -> tuple[Embedder, Float[Tensor, "k d"]]:
-        """The network f without masks, and the masks relu(s_1) .. relu(s_K); of ones in a run without subspaces.
+    def snapshot(self, which: Literal["last", "best"] = "last") -> Snapshot:
+        """The run as it was at the end of its last or best epoch, its masks of ones without subspaces.
 
         ValueError says why, if there is no checkpoint or it cannot be read.
         """
-        return self._build(Run(self.folder, self.config).load(which), which)
-
-    def snapshot(self, which: Literal["last", "best"] = "last") -> Snapshot:
-        """The run as it was at the end of its last or best epoch; ValueError as from ``network``."""
         state = Run(self.folder, self.config).load(which)
-        network, masks = self._build(state, which)
-        return Snapshot(int(state["epoch"]), network, masks, state["partition"])
-
-    def _build(self, state: dict[str, Any], which: str) -> tuple[Embedder, Float[Tensor, "k d"]]:
         model = make_model(self.config.backbone, self.config.dim, pooling=self.config.pooling)
         try:
             model.load_state_dict(state["model"])
@@ -81,7 +73,7 @@ class RunRecord:
                 f"{self.folder / which}.pt does not fit config.yaml ({str(error).splitlines()[0]}); "
                 "put back the settings it was trained with"
             ) from error
-        return model.eval(), masks
+        return Snapshot(int(state["epoch"]), model.eval(), masks, state["partition"])
 
 
 def read_run(folder: Path) -> RunRecord:

@@ -1,6 +1,7 @@
 """How figures look, and how they become files; lines and text are drawn in inks that a page exchanges for its own."""
 
 import io
+import math
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.
 
 WIDTH, WIDE = 3.6, 7.4  # inches; two figures stand side by side, or one is wide
 LONGEST = 26  # letters of a name
+FEW = 16  # clusters that can be numbered one by one
 
 SETTINGS: dict[Any, Any] = {
     "font.size": 9,
@@ -152,6 +154,29 @@ def whole_numbers(axis: Any) -> None:  # noqa: ANN401
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+
+
+def bars(
+    values: Sequence[float], title: str, *, xlabel: str, deviation: Sequence[float] | None = None
+) -> Figure:
+    """A bar for each cluster, in its colour, with its deviation; what is not finite has none."""
+    figure, axes = sheet(title, width=WIDTH if len(values) <= FEW else WIDE)
+    heights = [value if math.isfinite(value) else 0.0 for value in values]
+    axes.bar(
+        range(1, len(values) + 1),
+        heights,
+        width=0.7,
+        color=[cluster_colour(number) for number in range(len(values))],
+        yerr=None if deviation is None else [value if math.isfinite(value) else 0.0 for value in deviation],
+        error_kw={"ecolor": INK, "elinewidth": 0.8, "capsize": 2, "capthick": 0.8},
+    )
+    axes.set_xlabel(xlabel)
+    axes.set_xlim(0.3, max(len(values), 4) + 0.7)
+    if len(values) <= FEW:
+        axes.set_xticks(range(1, len(values) + 1))
+    else:
+        whole_numbers(axes.xaxis)
+    return figure
 
 
 def heat_map(
