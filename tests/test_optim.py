@@ -6,6 +6,7 @@ from torch import nn
 
 from divconq.losses import NPairsLoss
 from divconq.masks import Masks
+from divconq.model import Embedder, SmallNet
 from divconq.optim import load_optimizer, make_optimizer, reset_moments
 
 
@@ -36,6 +37,17 @@ def test_normalisation_may_decay_by_itself():
     assert groups["norms"]["params"] == [*network[1].parameters(), *network[2].parameters()]
     assert groups["network"]["params"] == [*network[0].parameters(), *network[3].parameters()]
     assert groups["norms"]["lr"] == groups["network"]["lr"]
+
+
+def test_the_head_may_learn_faster():
+    network = Embedder(SmallNet(), SmallNet.num_features, 4)
+    adam = make_optimizer(
+        network, Masks(4, 1, "none"), nn.Identity(), lr=1e-5, weight_decay=1e-3, head_lr_scale=10.0
+    )
+    groups = {group["name"]: group for group in adam.param_groups}
+    assert {name: group["lr"] for name, group in groups.items()} == {"network": 1e-5, "head": 1e-4}
+    assert groups["head"]["params"] == [*network.head.parameters()]
+    assert groups["network"]["params"] == [*network.backbone.parameters()]
 
 
 def test_masks_that_do_not_learn_have_no_group():

@@ -53,6 +53,15 @@ def test_partitions_and_masks_are_kept_at_every_division(tiny, tmp_path):
     assert torch.equal(kept["masks"][0], kept["masks"][1]), "children start as their parent"
 
 
+@pytest.mark.parametrize("mask_reset", [True, False])
+def test_a_split_resets_the_moments_of_the_masks_unless_told_not_to(tiny, tmp_path, monkeypatch, mask_reset):
+    resets = []
+    monkeypatch.setattr("divconq.train.reset_moments", lambda _, masks: resets.append(masks.k))
+    config = dataclasses.replace(tiny, k_max=4, masks="learned", singletons="keep", mask_reset=mask_reset)
+    train(config, tmp_path / "run")
+    assert resets == ([2, 4] if mask_reset else [])
+
+
 @pytest.mark.parametrize("loss", [*LOSSES, "MultiSimilarityLoss"])
 def test_one_cluster_and_no_masks_is_plain_training_exactly(tiny, tmp_path, loss):
     config = dataclasses.replace(tiny, k_max=1, masks="none", loss=loss, epochs=2, lr=1e-3)

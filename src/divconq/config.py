@@ -102,6 +102,8 @@ class Config:
     """The masks' weight decay."""
     mask_split_noise: float = 0.0
     """How far the copies of a learned mask start apart, in parts of it; at 0, as in the paper, L_s cannot part them."""
+    mask_reset: bool = True
+    """Forget Adam's moments of the masks when they are split."""
     conquer: Literal["sum", "plain"] = "sum"
     """The final embedding: weighted by the sum of the masks, or as it is."""
     finetune_from: int | None = None
@@ -128,6 +130,8 @@ class Config:
     """Images of each class in a batch; None draws them uniformly."""
     lr: float = 1e-5
     """Adam's learning rate."""
+    head_lr_scale: float = 1.0
+    """Learning rate of the embedding layer, in units of lr."""
     weight_decay: float = 1e-3
     """Adam's weight decay."""
     norm_weight_decay: float | None = None
@@ -168,6 +172,7 @@ class Config:
             "mask_lr_scale",
             "mask_weight_decay",
             "loss_lr_scale",
+            "head_lr_scale",
             "weight_decay",
             "save_minutes",
         ):

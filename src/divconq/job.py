@@ -141,6 +141,7 @@ def prepare(config: Config) -> Job:
         mask_weight_decay=config.mask_weight_decay,
         loss_lr_scale=config.loss_lr_scale,
         norm_weight_decay=config.norm_weight_decay,
+        head_lr_scale=config.head_lr_scale,
     )
     return Job(
         config,

@@ -1,6 +1,6 @@
-"""Adam over groups: the network (its normalisation apart, if wished), the masks, and the parameters of the loss."""
+"""Adam over groups: the network (its head and its normalisation apart, if wished), the masks, the loss's parameters."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -30,20 +30,24 @@ def make_optimizer(
     mask_weight_decay: float = 0.0,
     loss_lr_scale: float = 100.0,
     norm_weight_decay: float | None = None,
+    head_lr_scale: float = 1.0,
 ) -> Adam:
     """Adam with the learning rates of the paper: the masks learn ``mask_lr_scale`` times faster.
 
     ``norm_weight_decay`` is that of normalisation layers' weights and biases; None: as that of the rest.
+    ``head_lr_scale`` is for the network's ``head``, the new layer on top of one that is pretrained.
 
     >>> adam = make_optimizer(nn.Linear(2, 4), Masks(4, 2), nn.Identity(), lr=1e-5, weight_decay=1e-3)
     >>> [(group["name"], group["lr"]) for group in adam.param_groups]
     [('network', 1e-05), ('masks', 0.001)]
     """
     norms = [] if norm_weight_decay is None else _of_norms(network)
-    apart = set(norms)
+    head = [] if head_lr_scale == 1 else [*cast(nn.Module, network.head).parameters()]
+    apart = {*norms, *head}
     rest = [parameter for parameter in network.parameters() if parameter not in apart]
     groups = [
         {"name": "network", "params": rest, "lr": lr, "weight_decay": weight_decay},
+        {"name": "head", "params": head, "lr": lr * head_lr_scale, "weight_decay": weight_decay},
         {"name": "norms", "params": norms, "lr": lr, "weight_decay": norm_weight_decay},
         {
             "name": "masks",

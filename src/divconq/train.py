@@ -105,7 +105,8 @@ def train(
                     )
                     while masks.k < partition.k:
                         masks.split_(config.mask_split_noise, seed=seed)  # children start as their parent
-                        reset_moments(optimizer, masks)
+                        if config.mask_reset:
+                            reset_moments(optimizer, masks)
                     run.save_division(epoch, partition.labels, masks)
 
             with clock("train"):
