@@ -172,6 +172,8 @@ class BenchArguments:
     """Train on the first so many images only; on a GPU on all."""
     backbone: str | None = None
     """Any timm model, or small; its weights are random."""
+    import_file: Annotated[Path | None, tyro.conf.arg(name="import")] = None
+    """Run this Python file first, so that a backbone it registers can be named."""
     image_size: int | None = None
     """Side of the square the network sees."""
     batch: int | None = None

@@ -66,6 +66,23 @@ def test_a_plain_loop_that_fails_is_said(photos, monkeypatch):
     assert "failed: RuntimeError: DataLoader worker is killed" in text(found)
 
 
+def test_a_backbone_of_ones_own_is_measured(photos, tmp_path):
+    (tmp_path / "own.py").write_text(
+        "from timm.models import register_model\n"
+        "from divconq.model import SmallNet\n"
+        "@register_model\n"
+        "def own_to_measure(pretrained=False, **keywords):\n"
+        "    net = SmallNet()\n"
+        "    net.pretrained_cfg = {'mean': (0.5, 0.5, 0.5), 'std': (0.5, 0.5, 0.5)}\n"
+        "    return net\n"
+    )
+    sizes = default_sizes("cpu", **(TINY | {"rounds": 1, "backbone": "own_to_measure"}))
+    setup = Setup(sizes, ("step",), str(photos), import_file=tmp_path / "own.py", device="cpu", others=False)
+    found = measure(setup)["training"]
+    assert found["backbone"] == "own_to_measure"
+    assert found["ours_to_bare"] > 0
+
+
 def test_every_part_is_kept_when_it_is_measured(photos):
     kept = []
     setup = Setup(

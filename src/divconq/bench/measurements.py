@@ -63,6 +63,7 @@ class Setup:
     parts: tuple[str, ...] = PARTS
     data: str = "demo"
     root: Path | None = None
+    import_file: Path | None = None
     augmentation: Literal["none", "standard", "geom", "geom+color", "color-heavy"] = "geom+color"
     crop: Literal["random", "random_resized"] = "random_resized"
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -212,6 +213,7 @@ def config_of(setup: Setup, data: str) -> Config:
         crop=setup.crop,
         workers=cpus(),
         backbone=setup.sizes.backbone,
+        import_file=setup.import_file,
         pretrained=False,
         dim=setup.sizes.dim,
         k_max=CLUSTERS,

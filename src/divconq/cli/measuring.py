@@ -71,7 +71,17 @@ def bench_command(argv: list[str]) -> None:
         searched=parsed.points,
         evaluated=parsed.memory_points,
     )
-    names = ("data", "root", "augmentation", "crop", "device", "precision", "compile", "others")
+    names = (
+        "data",
+        "root",
+        "import_file",
+        "augmentation",
+        "crop",
+        "device",
+        "precision",
+        "compile",
+        "others",
+    )
     setup = bench.Setup(
         sizes, bench.parse_parts(parsed.only), **{name: getattr(parsed, name) for name in names}
     )

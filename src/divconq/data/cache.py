@@ -183,7 +183,7 @@ def _fill(
     boxes = _boxes(pixels)
     trouble: list[str | None] = [None] * len(stamps)
 
-    def read(i: int) -> UInt8[np.ndarray, "size size 3"] | None:
+    def decoded(i: int) -> UInt8[np.ndarray, "size size 3"] | None:
         if stamps[i] in elsewhere:
             return elsewhere[stamps[i]]
         try:
@@ -196,6 +196,17 @@ def _fill(
         trouble[i] = "it was changed while it was read: start again"
         return None
 
+    def write(i: int) -> bool:
+        image = decoded(i)
+        if image is None:
+            return False
+        with place.partial.open(
+            "r+b"
+        ) as file:  # of its own, since others write elsewhere in it at the same time
+            file.seek(i * place.row)
+            file.write(image.data)
+        return True
+
     wanted = np.flatnonzero(~done)
     with (
         place.partial.open("r+b") as file,
@@ -203,13 +214,9 @@ def _fill(
         tqdm(total=len(done), initial=int(done.sum()), desc="decoding", unit=" images", disable=None) as bar,
     ):
         for rows in np.split(wanted, range(CHUNK, len(wanted), CHUNK)):
-            for row, image in zip(rows.tolist(), pool.map(read, rows.tolist()), strict=True):
-                if image is not None:
-                    file.seek(row * place.row)
-                    file.write(image.data)
-                    done[row] = True
+            for row, written in zip(rows.tolist(), pool.map(write, rows.tolist()), strict=True):
+                done[row] = written
                 bar.update()
-            file.flush()
             os.fsync(file.fileno())
             _write(place.done, done.tobytes())
     return trouble
