@@ -259,6 +259,18 @@ def test_nmi_is_that_of_the_clusters(seed):
     assert nmi(x, labels, seed=seed) == pytest.approx(nmi_by_hand(labels, clusters), abs=1e-9)
 
 
+def test_information_is_that_of_scikit_learn():
+    from sklearn.metrics import normalized_mutual_info_score
+
+    draw = torch.Generator().manual_seed(0)
+    one, many = torch.zeros(50, dtype=torch.int64), torch.arange(50)
+    some, others = (torch.randint(-3, 9, (50,), generator=draw) for _ in range(2))
+    for a in (one, many, some):
+        for b in (one, many, some, others):
+            expected = normalized_mutual_info_score(a.numpy(), b.numpy())
+            assert METRICS.normalised_information(a, b) == pytest.approx(expected, abs=1e-12)
+
+
 def nmi_by_hand(a, b):
     pairs = list(zip(a.tolist(), b.tolist(), strict=True))
 

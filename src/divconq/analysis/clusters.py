@@ -10,6 +10,7 @@ from torch import Tensor
 
 from divconq.division.matching import match
 from divconq.division.partition import check_labels
+from divconq.evaluation.metrics import normalised_information
 
 BINS = 8  # of equal size, for a factor that is not whole numbers
 
@@ -23,11 +24,7 @@ def partition_nmi(a: Int64[Tensor, " n"], b: Int64[Tensor, " n"]) -> float:
     >>> partition_nmi(torch.tensor([0, 0, 1, 1]), torch.tensor([7, 7, 3, 3]))
     1.0
     """
-    from sklearn.metrics import normalized_mutual_info_score
-
-    if len(a) == 0:
-        return math.nan
-    return float(normalized_mutual_info_score(a.cpu().numpy(), b.cpu().numpy()))
+    return normalised_information(a, b) if len(a) > 0 else math.nan
 
 
 @dataclass(frozen=True)

@@ -214,8 +214,7 @@ def absent(files: Sequence[Path], workers: int) -> list[Path]:
     >>> absent([Path("nowhere.jpg")], workers=1)[0].name
     'nowhere.jpg'
     """
-    with ThreadPoolExecutor(workers) as pool:
-        there = list(pool.map(Path.is_file, files))
+    there = for_each(Path.is_file, files, workers)
     return [file for file, found in zip(files, there, strict=True) if not found]
 
 

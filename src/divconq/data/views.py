@@ -6,6 +6,7 @@ lengths; the test view undoes it by least squares, (P'P + r)^-1 P' = P' (PP' + r
 """
 
 from functools import lru_cache
+from math import ceil
 
 import torch
 from jaxtyping import Float, Float64, Int64, UInt8
@@ -145,9 +146,14 @@ def lanczos(
     [1.0, 1.0, 1.0, 1.0]
     """
     scale = length / to
+    reach = 3 * max(scale, 1)
     rows = torch.arange(first, first + (to if count is None else count), dtype=torch.float64)
     there = (rows[:, None] + 0.5) * scale
-    d = (torch.arange(length, dtype=torch.float64) + 0.5 - there) / max(scale, 1)
+    near = torch.arange(2 * ceil(reach) + 1) + (there - reach).floor().long()  # all that a row may reach
+    d = (near + 0.5 - there) / max(scale, 1)
     weight = torch.sinc(d) * torch.sinc(d / 3)
-    weight = torch.where((d.abs() < 3) & (weight.abs() > 1e-9), weight, 0.0)  # sinc(1) comes out as 4e-17
-    return weight / weight.sum(dim=1, keepdim=True)
+    inside = (d.abs() < 3) & (near >= 0) & (near < length)
+    weight = torch.where(inside & (weight.abs() > 1e-9), weight, 0.0)  # sinc(1) comes out as 4e-17
+    matrix = torch.zeros(len(rows), length, dtype=torch.float64)
+    matrix.scatter_add_(1, near.clamp(0, length - 1), weight)
+    return matrix / matrix.sum(dim=1, keepdim=True)
