@@ -70,7 +70,7 @@ def test_every_setting_is_a_documented_flag(capsys):
 def test_presets_are_listed_and_shown(capsys):
     main(["presets"])
     assert capsys.readouterr().out.split() == list(PRESETS)
-    main(["presets", "show", "cub"])
+    main(["presets", "show", "cub-paper"])
     assert "k_max: 4\ndivide_every: 10\n" in capsys.readouterr().out
 
 

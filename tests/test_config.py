@@ -51,7 +51,7 @@ def test_presets_hold_the_papers_table():
                p.batch, p.per_class, p.augmentation, p.dim)
         for name, p in PRESETS.items()
     }  # fmt: skip
-    assert table["cub"] == (1e-5, 1e-3, 1.0, 4, 10, None, 120, 112, None, "geom+color", 512)
+    assert table["cub-paper"] == (1e-5, 1e-3, 1.0, 4, 10, None, 120, 112, None, "geom+color", 512)
     assert table["cars"] == (1e-5, 1e-3, 1.0, 4, 10, None, 120, 112, None, "color-heavy", 512)
     assert table["inshop"] == (1e-5, 1e-4, 0.2, 8, 2, None, 400, 80, 2, "geom", 512)
     assert table["sop"] == (1e-5, 1e-4, 0.01, 32, 2, 80, 170, 80, 2, "standard", 512)

@@ -130,6 +130,8 @@ class ReproduceArguments:
     """Threads that decode images; 0 takes one for each processor core."""
     cache: bool = True
     """Decode images once into a file and read them from there."""
+    preset: str | None = None
+    """Start from this preset instead of the table's, for example cub-paper."""
     backbone: str | None = None
     """Train this backbone instead of the table's."""
     backbone_weights: Path | None = None

@@ -17,6 +17,8 @@ def reproduce_command(argv: list[str]) -> None:
     from divconq import reproduce as tables
 
     table = tables.load_table(parsed.table)
+    if parsed.preset is not None:
+        table = table.with_preset(parsed.preset)
     changes = tables.parse_changes(parsed.changes)
     if parsed.backbone is not None:
         changes["backbone"] = parsed.backbone

@@ -68,6 +68,12 @@ class Table:
         flags: dict[str, Any] = {**self.common, **row.flags, "seed": seed, **machine}
         return dataclasses.replace(preset(self.preset), **flags)
 
+    def with_preset(self, name: str) -> "Table":
+        """The same rows on top of another preset; it is called by both names, so that files stay apart."""
+        return dataclasses.replace(
+            self, name=f"{self.name}-{name}", title=f"{self.title} (preset {name})", preset=name
+        )
+
     def with_changes(self, changes: Mapping[str, Any]) -> "Table":
         """The table with some flags changed in every row; not those that tell its rows apart."""
         if (clash := self.clash(changes)) is not None:
