@@ -188,12 +188,12 @@ UNSUITABLE = "so it cannot be chosen by name; choose a loss that takes embedding
         (
             "margin",
             {"bata": 1.0},
-            "margin has no argument 'bata', did you mean 'beta'? It accepts alpha, beta, learn_beta",
+            "margin has no argument 'bata', did you mean 'beta'? It accepts alpha, beta, learn_beta, sampling_dim",
         ),
         (
             "margin",
             {"num_classes": 4},
-            "margin has no argument 'num_classes'. It accepts alpha, beta, learn_beta",
+            "margin has no argument 'num_classes'. It accepts alpha, beta, learn_beta, sampling_dim",
         ),
         ("soft_triplet", {"zoom": 1.0}, "soft_triplet has no argument 'zoom'. It accepts none"),
         ("margin", {"alpha": "1e-1"}, "alpha of the loss margin must be a number, got '1e-1'"),

@@ -98,6 +98,17 @@ def test_margin_without_a_near_negative_keeps_the_positive_term():
     torch.testing.assert_close(value, torch.tensor(2**0.5 - 1))
 
 
+def test_margin_of_fewer_dimensions_draws_more_than_the_nearest_negatives():
+    draw = torch.Generator().manual_seed(0)
+    x = torch.nn.functional.normalize(torch.randn(48, 32, generator=draw) + 0.5)
+    labels, uniform = torch.arange(48) % 12, torch.rand(48, 48, generator=draw)
+    whole, all_of_them, few = (
+        MarginLoss(sampling_dim=dim)(x, labels, uniform=uniform) for dim in (None, 32, 4)
+    )
+    assert whole == all_of_them
+    assert few < whole, "negatives that are farther away cost less"
+
+
 def test_margin_draws_from_the_default_generator():
     x, labels = random_points(seed=1).float(), torch.arange(24) % 4
     values = []
@@ -164,6 +175,7 @@ def test_copies_in_many_dimensions_have_finite_gradients_in_their_dtype(make, dt
             r"alpha must be at least 0 and beta above 0, got alpha=-0.1, beta=1.2",
         ),
         (lambda: MarginLoss(beta=0.0), r"alpha must be at least 0 and beta above 0, got alpha=0.2, beta=0.0"),
+        (lambda: MarginLoss(sampling_dim=1), r"sampling_dim must be at least 2, got 1"),
         (lambda: TripletLoss(float("nan")), r"alpha must be at least 0, got nan"),
         (lambda: NPairsLoss(0.0), r"scale must be above 0, got 0.0"),
     ],

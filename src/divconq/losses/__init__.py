@@ -72,7 +72,7 @@ def _plain(name: str) -> str:
 def _our_loss(name: str, arguments: Mapping[str, object], num_classes: int) -> nn.Module:
     accepted = list(accepted_arguments(LOSSES[name]))
     if name == "margin":
-        accepted = ["alpha", "beta", "learn_beta"]
+        accepted = ["alpha", "beta", "learn_beta", "sampling_dim"]
     check_arguments(name, arguments, accepted)
     for key, value in arguments.items():
         switch = key == "learn_beta"

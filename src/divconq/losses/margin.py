@@ -12,21 +12,33 @@ class MarginLoss(nn.Module):
     """``relu(d_ap - beta + alpha) + relu(beta - d_an + alpha)`` over the number of non-zero terms.
 
     Every ordered positive pair draws one negative closer than ``beta + alpha``, if there is one.
-    With ``num_classes``, ``beta`` is learned for each class of the anchor. Wu et al., 2017.
+    With ``num_classes``, ``beta`` is learned for each class of the anchor. ``sampling_dim`` is the dimension of the
+    sphere by whose distances negatives are weighted, by default all of the embedding's; the block of a fixed mask
+    has fewer, with which more than the very nearest negatives are drawn. Wu et al., 2017.
 
     >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
     >>> MarginLoss()(z, torch.tensor([0, 0, 1]))
     tensor(0.4142)
     """
 
-    def __init__(self, alpha: float = 0.2, beta: float = 1.2, num_classes: int | None = None) -> None:
+    def __init__(
+        self,
+        alpha: float = 0.2,
+        beta: float = 1.2,
+        num_classes: int | None = None,
+        sampling_dim: int | None = None,
+    ) -> None:
         super().__init__()
         if not (alpha >= 0 and beta > 0):
             raise ValueError(
                 f"alpha must be at least 0 and beta above 0, got alpha={alpha}, beta={beta}; "
                 "the usual values are alpha=0.2, beta=1.2"
             )
-        self.alpha = alpha
+        if sampling_dim is not None and not sampling_dim >= 2:
+            raise ValueError(
+                f"sampling_dim must be at least 2, got {sampling_dim}; leave it out for all dimensions"
+            )
+        self.alpha, self.sampling_dim = alpha, sampling_dim
         self.beta: float | nn.Parameter = beta
         if num_classes is not None:
             self.beta = nn.Parameter(torch.full((num_classes,), float(beta)))
@@ -44,7 +56,8 @@ class MarginLoss(nn.Module):
         beta = self._beta_of(labels, like=d)
         if uniform is None:
             uniform = torch.rand_like(d)
-        index, drawn = distance_weighted(d, labels, uniform, embeddings.shape[1], beta + self.alpha)
+        dim = self.sampling_dim or embeddings.shape[1]
+        index, drawn = distance_weighted(d, labels, uniform, dim, beta + self.alpha)
         attract = (d - beta[:, None] + self.alpha).relu().masked_fill(~positives, 0.0)
         repel = (beta[:, None] - d.gather(1, index) + self.alpha).relu()
         repel = repel.masked_fill(~(positives & drawn), 0.0)
