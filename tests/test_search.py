@@ -5,7 +5,7 @@ import torch
 
 from divconq.analysis.runs import generalisation
 from divconq.data import ImageSet
-from divconq.job import prepare
+from divconq.job import Job, prepare
 from divconq.run import Run
 from divconq.search import train_recall
 from divconq.train import train
@@ -28,7 +28,7 @@ def slow_recall(x, labels, cameras=None):
 
 def recall(job, images, **changes):
     config = dataclasses.replace(job.config, **changes)
-    return train_recall(config, job.model, job.masks.conquer().detach(), images)
+    return train_recall(config, job.embed(images), images)
 
 
 def with_cameras(images, cameras):
@@ -55,6 +55,28 @@ def test_matches_by_the_same_camera_are_dropped_or_kept_as_in_the_test(tiny):
 def test_without_anything_to_find_there_is_no_figure_and_no_error(tiny):
     job = prepare(tiny)
     assert recall(job, with_cameras(job.train, job.train.labels)) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "passes"),
+    [
+        ({}, 4),  # one for each evaluation, and three divisions that need none
+        ({"cluster_on": "features"}, 4 + 3),
+        ({"eval_every": 2}, 2 + 2),  # the divisions before epochs 2 and 4 come after one without
+        ({"train_recall": False}, 3),
+    ],
+)
+def test_a_division_uses_what_the_evaluation_before_it_embedded(tiny, tmp_path, monkeypatch, changes, passes):
+    embedded = []
+
+    def embed(job, images, *, features=False):
+        embedded.append(images is job.train)
+        return real(job, images, features=features)
+
+    real = Job.embed
+    monkeypatch.setattr(Job, "embed", embed)
+    train(dataclasses.replace(tiny, **({"train_recall": True} | changes)), tmp_path / "run")
+    assert embedded == passes * [True]
 
 
 def test_it_is_logged_at_evaluated_epochs_and_changes_nothing_else(tiny, tmp_path):

@@ -56,8 +56,11 @@ class Job:
         mask = None if features else self.masks.conquer().detach()
         return embed_images(self.config, self.model, images, mask, features=features, fast=self.forward)
 
-    def scores(self) -> dict[str, float]:
-        """How well the conquered space searches the test classes, those held out (``val_...``), those of training."""
+    def scores(self, train: Tensor | None = None) -> dict[str, float]:
+        """How well the conquered space searches the test classes and those held out (``val_...``).
+
+        With the training images, as ``embed`` gives them, also how well they find each other.
+        """
         mask = self.masks.conquer().detach()
         scores = search_scores(
             self.config,
@@ -71,8 +74,8 @@ class Job:
         if self.validation is not None:
             held = search_scores(self.config, self.model, mask, self.validation, fast=self.forward)
             scores |= {f"val_{name}": score for name, score in held.items()}
-        if self.config.train_recall:
-            scores |= train_recall(self.config, self.model, mask, self.train, fast=self.forward)
+        if train is not None:
+            scores |= train_recall(self.config, train, self.train)
         return scores
 
 

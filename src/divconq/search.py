@@ -86,13 +86,10 @@ def search_scores(
     return on_first(_scores, config, x, found, test, gallery, gallery_draws)
 
 
-def train_recall(
-    config: Config, model: Embedder, mask: Tensor | None, train: ImageSet, *, fast: Forward | None = None
-) -> dict[str, float]:
-    """``train_recall@1`` of the training images that search each other; nothing if none of them can be found."""
+def train_recall(config: Config, x: Tensor, train: ImageSet) -> dict[str, float]:
+    """``train_recall@1`` of the training images ``x`` that search each other; nothing if none of them can be found."""
     if not count_matches(train, None, same_camera=config.same_camera).any():
         return {}
-    x = embed_images(config, model, train, mask, fast=fast)
     return on_first(_train_recall, config, x, train)
 
 

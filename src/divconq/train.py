@@ -79,7 +79,7 @@ def train(
 
     partition, best = at.partition, at.best
     step, view = step_of(job), view_of(job)
-    coming = None
+    coming, seen = None, None
     steps = math.ceil(len(images) / config.batch)
     progress = Progress(config.epochs, steps, config.batch, at.epoch * steps + at.step)
     stop = stop or StopSignals()
@@ -91,8 +91,9 @@ def train(
             if divides(config, epoch) and at.step == 0:
                 with clock("divide"):
                     kind, seed = config.division, config.seed + epoch
-                    needs_x = kind in NEEDS_EMBEDDINGS
-                    x = job.embed(images, features=config.cluster_on == "features") if needs_x else None
+                    x = seen  # if the evaluation has just embedded them
+                    if x is None and kind in NEEDS_EMBEDDINGS:
+                        x = job.embed(images, features=config.cluster_on == "features")
                     partition = on_first(
                         divide,
                         kind,
@@ -144,10 +145,12 @@ def train(
                 "waiting": plan.waiting,
                 "images_per_s": plan.indices.numel() / clock.seconds["train"],
             }
-            is_best = False
+            is_best, seen = False, None
             if (epoch + 1) % config.eval_every == 0 or epoch + 1 == config.epochs:
                 with clock("evaluate"):
-                    record |= job.scores()
+                    x = job.embed(images) if config.train_recall else None
+                    record |= job.scores(x)
+                    seen = x if config.cluster_on == "embedding" else None
                 score = record["val_recall@1" if config.val_classes else "recall@1"]
                 is_best, best = score > best, max(score, best)
                 warn_of_collapse(record["spread"], epoch)

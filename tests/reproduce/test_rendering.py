@@ -4,7 +4,7 @@ import pytest
 from made_up_results import TABLE, result
 
 from divconq.reproduce.figures import find_runs, overrides_of, summary
-from divconq.reproduce.render import latex, markdown, write_table
+from divconq.reproduce.render import brief, latex, markdown, write_table
 
 RUNS = [
     result("plain", 0, [60, 62, 61], [70, 60, 65]),
@@ -38,6 +38,21 @@ Not run yet: plain training: seed 2.
 
 def test_the_whole_markdown():
     assert markdown(summary(TABLE, RUNS, {})) == MARKDOWN
+
+
+def test_in_brief():
+    assert brief(summary(TABLE, RUNS, {})) == [
+        "|  | seeds | R@1 | over baseline | MAP@R | over baseline | training |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+        "| plain training | 2 of 3 | 61.00 ± 1.41 |  | 30.50 ± 0.71 |  | 150 s |",
+        "| fixed masks | 3 | 65.00 ± 1.00 | +3.50 [-2.85, +9.85] (2 of 3 seeds) | 32.50 ± 0.50 "
+        "| +1.75 [-1.43, +4.93] (2 of 3 seeds) | 153 s (× 1.02) |",
+    ]
+    last = brief(summary(TABLE, [result("plain", 0, [60, 62, 61])], {}), metrics=["map@r"])
+    assert last[2:] == [
+        "| plain training | 1 of 3 | 30.50 |  | 150 s |",
+        "| fixed masks | 0 of 3 | – | – | – |",
+    ]
 
 
 def test_latex_has_the_same_cells_and_nothing_that_latex_takes_for_a_command():

@@ -105,6 +105,16 @@ def test_columns_are_the_log_turned_over():
     assert result("plain", 0, [60, 61]).cost == 100.0
 
 
+def test_what_is_compiled_once_is_no_cost_of_training():
+    run = result("plain", 0, [60, 61, 62, 63])
+    run = dataclasses.replace(
+        run,
+        metrics=run.metrics
+        | {"seconds_train": [40.0, 1.0, 1.0, 1.0], "seconds_divide": [None, 9.0, 0.5, 0.5]},
+    )
+    assert run.cost == 4 * 1.0 + 3 * 0.5
+
+
 def test_the_version_of_the_code(tmp_path, monkeypatch):
     package = tmp_path / "divconq"
     (package / "reproduce").mkdir(parents=True)

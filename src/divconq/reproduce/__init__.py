@@ -8,7 +8,7 @@ From a program, on a machine that has nothing but the results::
 """
 
 from divconq.reproduce.figures import summary
-from divconq.reproduce.render import latex, markdown, text
+from divconq.reproduce.render import brief, latex, markdown, text
 from divconq.reproduce.results import Result, read_results
 from divconq.reproduce.runs import Outcome, plan, plan_text, render, reproduce
 from divconq.reproduce.table import (
@@ -26,6 +26,7 @@ __all__ = [
     "Result",
     "Row",
     "Table",
+    "brief",
     "latex",
     "load_table",
     "markdown",

@@ -3,7 +3,7 @@
 import json
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,22 @@ def markdown(figures: Mapping[str, Any]) -> str:
     ]
     rows += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines]
     return "\n".join([*rows, "", *_notes(figures)]) + "\n"
+
+
+def brief(figures: Mapping[str, Any], metrics: Sequence[str] = ("recall@1", "map@r")) -> list[str]:
+    """The table in Markdown, a line a row, of one epoch: that chosen on held-out classes, or the last without any."""
+    selection = "held_out" if "held_out" in figures["selections"] else "last"
+    head = ["", "seeds"]
+    for metric in metrics:
+        head += [title(metric), "over baseline"]
+    lines = [[*head, "training"], ["---", "---"] + ["---:"] * (2 * len(metrics) + 1)]
+    for row in figures["rows"]:
+        line = [row["title"], _seeds(row)]
+        for metric in metrics:
+            score = row["scores"][metric][selection]
+            line += [_spread(score), _difference(row, score)]
+        lines.append([*line, _training(row)])
+    return [f"| {' | '.join(line)} |" for line in lines]
 
 
 def latex(figures: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from divconq import __version__
@@ -41,9 +42,13 @@ class Result:
 
     @property
     def cost(self) -> float:
-        """Seconds of training and division, without evaluation."""
+        """Seconds of training and division, without evaluation and without compiling.
+
+        Each is the median times their number, since the first of them compile what the next ones find compiled.
+        """
         phases = (self.metrics.get(f"seconds_{phase}", []) for phase in ("train", "divide"))
-        return sum(seconds or 0.0 for phase in phases for seconds in phase)
+        spent = [[seconds for seconds in phase if seconds is not None] for phase in phases]
+        return sum(median(phase) * len(phase) for phase in spent if phase)
 
 
 def settings(config: Config) -> dict[str, Any]:
