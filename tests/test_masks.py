@@ -95,13 +95,14 @@ def test_noise_is_drawn_by_the_seed_for_every_mask_and_learned_ones_only():
     def split(kind, seed):
         masks = Masks(32, 4, kind)
         masks.split_(0.2, seed=seed)
-        masks.split_(0.2, seed=seed + 1)
+        masks.split_(0.2, seed=seed)
         return masks.active().detach()
 
     assert torch.equal(split("learned", 0), split("learned", 0))
     assert not torch.equal(split("learned", 0), split("learned", 1))
     apart = split("learned", 0)
     assert not torch.equal(apart[0] - apart[1], apart[2] - apart[3])
+    assert not torch.equal((apart[0] > apart[1]), (apart[:2].sum(0) > apart[2:].sum(0))), "drawn anew"
     plain = Masks(32, 4, "fixed")
     plain.split_()
     plain.split_()

@@ -88,7 +88,7 @@ class Masks(nn.Module):
 
         Both children of a learned mask start as copies of it; a fixed mask's block is halved. Equal masks are where
         the gradient of L_s is 0: ``noise`` takes learned ones apart, to (1 + e) s_i and (1 - e) s_i, where e is
-        ``noise`` or minus that, drawn by ``seed`` for each dimension.
+        ``noise`` or minus that, drawn by ``seed`` for each dimension, and anew for each split.
 
         >>> masks = Masks(dim=4, k_max=2); masks.split_(noise=0.5)
         >>> sorted(masks.active()[0].unique().tolist()), masks.conquer().tolist()
@@ -104,10 +104,8 @@ class Masks(nn.Module):
             left = torch.arange(2 * k, device=children.device)[:, None] % 2 == 0
             children = children * torch.where(left, first, ~first)
         elif self.kind == "learned" and noise:
-            signs = (
-                torch.randint(2, (k, children.shape[1]), generator=torch.Generator().manual_seed(seed)) * 2.0
-                - 1
-            )
+            draw = torch.Generator().manual_seed(seed + k)
+            signs = torch.randint(2, (k, children.shape[1]), generator=draw) * 2.0 - 1
             children = children * (1 + noise * torch.stack([signs, -signs], 1).flatten(0, 1).to(children))
         self.weight[: 2 * k] = children
         self.count.fill_(2 * k)
