@@ -857,6 +857,7 @@ LOSSES = (
     ),
     Refusal("an argument that is no number", lambda: loss("triplet", alpha="wide"), "give a number"),
     Refusal("arguments that the loss refuses", lambda: loss("margin", beta=0.0)),
+    Refusal("a sphere of one dimension", lambda: loss("margin", sampling_dim=1)),
     Refusal("a negative margin", lambda: loss("triplet", alpha=-1.0)),
     Refusal("a scale of zero", lambda: loss("npairs", scale=0.0)),
     Refusal("a miner for one of our losses", lambda: loss("margin", miner="BatchHardMiner")),

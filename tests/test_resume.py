@@ -223,7 +223,7 @@ def test_a_best_epoch_that_was_only_in_memory_is_not_lost(small, tmp_path, monke
     """The best epoch waits for the next checkpoint; a run killed before that goes on from an older one."""
     scores = iter([0.1, 0.9, 0.5, 0.9, 0.5])
 
-    def scored(job):
+    def scored(job, train):
         return {"recall@1": next(scores), "spread": 1.0}
 
     monkeypatch.setattr("divconq.job.Job.scores", scored)
@@ -333,7 +333,9 @@ def test_a_signal_in_the_evaluation_stops_at_the_end_of_the_epoch(small, tmp_pat
     from divconq.job import Job
 
     stop, real = StopSignals(), Job.scores
-    monkeypatch.setattr(Job, "scores", lambda job: setattr(stop, "number", signal.SIGTERM) or real(job))
+    monkeypatch.setattr(
+        Job, "scores", lambda job, train: setattr(stop, "number", signal.SIGTERM) or real(job, train)
+    )
     with pytest.raises(Stopped):
         train(small, tmp_path / "run", stop=stop)
     state = Run.open(tmp_path / "run").load()
