@@ -16,6 +16,7 @@ from torch import Tensor
 from divconq.bench.timing import median_seconds
 from divconq.division.kmeans import kmeans
 from divconq.evaluation import nmi, retrieval_scores
+from divconq.evaluation.metrics import normalised_information
 
 Figures: TypeAlias = dict[str, float]
 Result = TypeVar("Result")
@@ -95,12 +96,10 @@ def compare_nmi(
 ) -> dict[str, Figures | None]:
     """Clustering into as many clusters as classes, and their mutual information."""
     x, labels = points(n, dim, classes, device=device)
-    plain, names = x.cpu().numpy(), labels.cpu().numpy()
+    plain, names = x.cpu().numpy(), labels.cpu()
 
     def score(clusters: np.ndarray) -> float:
-        from sklearn.metrics import normalized_mutual_info_score
-
-        return float(normalized_mutual_info_score(names, clusters))
+        return normalised_information(names, torch.from_numpy(clusters).long())
 
     ways: dict[str, Callable[[], float]] = {OURS: lambda: nmi(x, labels, iterations=NMI_ITERATIONS)}
     if others:
