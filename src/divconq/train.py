@@ -91,9 +91,10 @@ def train(
             if divides(config, epoch) and at.step == 0:
                 with clock("divide"):
                     kind, seed = config.division, config.seed + epoch
-                    x = seen  # if the evaluation has just embedded them
+                    features = config.cluster_on == "features"
+                    x = None if features else seen
                     if x is None and kind in NEEDS_EMBEDDINGS:
-                        x = job.embed(images, features=config.cluster_on == "features")
+                        x = job.embed(images, features=features)
                     partition = on_first(
                         divide,
                         kind,
@@ -148,9 +149,8 @@ def train(
             is_best, seen = False, None
             if (epoch + 1) % config.eval_every == 0 or epoch + 1 == config.epochs:
                 with clock("evaluate"):
-                    x = job.embed(images) if config.train_recall else None
-                    record |= job.scores(x)
-                    seen = x if config.cluster_on == "embedding" else None
+                    seen = job.embed(images) if config.train_recall else None  # for the next division, too
+                    record |= job.scores(seen)
                 score = record["val_recall@1" if config.val_classes else "recall@1"]
                 is_best, best = score > best, max(score, best)
                 warn_of_collapse(record["spread"], epoch)

@@ -1,5 +1,6 @@
 """The commands that run many runs, or measure: reproduce, bench."""
 
+import dataclasses
 import json
 import sys
 from typing import Any
@@ -73,17 +74,7 @@ def bench_command(argv: list[str]) -> None:
         searched=parsed.points,
         evaluated=parsed.memory_points,
     )
-    names = (
-        "data",
-        "root",
-        "import_file",
-        "augmentation",
-        "crop",
-        "device",
-        "precision",
-        "compile",
-        "others",
-    )
+    names = {field.name for field in dataclasses.fields(bench.Setup)} - {"sizes", "parts"}
     setup = bench.Setup(
         sizes, bench.parse_parts(parsed.only), **{name: getattr(parsed, name) for name in names}
     )

@@ -9,14 +9,11 @@ import hashlib
 import json
 import os
 import shutil
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import torch
@@ -24,6 +21,7 @@ from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 from tqdm import tqdm
 
+from divconq.data.cache_files import Place, alone, say, try_lock
 from divconq.data.decoding import Box, UnreadableError, decode
 from divconq.data.files import Decoded, refuse_unreadable
 from divconq.data.protocol import Chosen, ImageSet, Pixels
@@ -81,11 +79,11 @@ def _cached(pixels: Pixels, folder: Path) -> Pixels:
     if not isinstance(pixels, Decoded):
         return pixels
     stamps = _stamps(pixels)
-    place = _Place(folder, _key(stamps, pixels.size), pixels.size)
+    place = Place(folder, _key(stamps, pixels.size), pixels.size)
     try:
         if not place.holds(len(stamps)):
             place.folder.mkdir(parents=True, exist_ok=True)
-            with _alone(place.lock):
+            with alone(place.lock):
                 if not place.holds(len(stamps)):
                     _build(place, pixels, stamps)
         return Cached(place.open(place.data), pixels.aspect)
@@ -93,63 +91,10 @@ def _cached(pixels: Pixels, folder: Path) -> Pixels:
         raise ValueError(f"the cache in {place.folder} cannot be used ({error}); {REMEDY}") from error
 
 
-@dataclass(frozen=True)
-class _Place:
-    """The files of one cache."""
-
-    folder: Path
-    key: str
-    size: int
-
-    @property
-    def data(self) -> Path:
-        return self.folder / f"{self.key}.u8"
-
-    @property
-    def partial(self) -> Path:
-        return self.folder / f"{self.key}.partial"
-
-    @property
-    def done(self) -> Path:
-        return self.folder / f"{self.key}.done"
-
-    @property
-    def index(self) -> Path:
-        return self.folder / f"{self.key}.json"
-
-    @property
-    def lock(self) -> Path:
-        return self.folder / f"{self.key}.lock"
-
-    @property
-    def row(self) -> int:
-        """Bytes of one image."""
-        return self.size * self.size * 3
-
-    def holds(self, count: int) -> bool:
-        """Whether the cache of ``count`` images is complete."""
-        return _bytes(self.data) == count * self.row
-
-    def progress(self, count: int) -> Bool[np.ndarray, " count"]:
-        """Which of ``count`` images are in the unfinished file."""
-        if _bytes(self.partial) == count * self.row and _bytes(self.done) == count:
-            return np.fromfile(self.done, dtype=bool)
-        return np.zeros(count, dtype=bool)
-
-    def open(self, file: Path) -> UInt8[np.ndarray, "n size size 3"]:
-        return np.asarray(np.memmap(file, np.uint8, "r").reshape(-1, self.size, self.size, 3))
-
-    def clear(self) -> None:
-        """Delete everything but the lock, which others may wait for."""
-        for file in self.folder.glob(f"{self.key}.*"):
-            if file != self.lock:
-                file.unlink(missing_ok=True)
-
-
-def _build(place: _Place, pixels: Decoded, stamps: Sequence[str]) -> None:
+def _build(place: Place, pixels: Decoded, stamps: Sequence[str]) -> None:
     """Fill the unfinished file, where it is found; only a complete one gets its final name."""
     if place.data.exists():
-        _say(f"{place.data} is damaged (its size is wrong) and is built again")
+        say(f"{place.data} is damaged (its size is wrong) and is built again")
         place.data.unlink()
     done = place.progress(len(stamps))
     _announce(place, done)
@@ -170,7 +115,7 @@ def _build(place: _Place, pixels: Decoded, stamps: Sequence[str]) -> None:
 
 
 def _fill(
-    place: _Place, pixels: Decoded, stamps: Sequence[str], done: Bool[np.ndarray, " n"]
+    place: Place, pixels: Decoded, stamps: Sequence[str], done: Bool[np.ndarray, " n"]
 ) -> list[str | None]:
     """Write what is not ``done`` yet and can be read, and mark it as done; returns the trouble with the others."""
     if not done.any():
@@ -200,11 +145,9 @@ def _fill(
         image = decoded(i)
         if image is None:
             return False
-        with place.partial.open(
-            "r+b"
-        ) as file:  # of its own, since others write elsewhere in it at the same time
-            file.seek(i * place.row)
-            file.write(image.data)
+        with place.partial.open("r+b") as own:  # others write elsewhere in it at the same time
+            own.seek(i * place.row)
+            own.write(image.data)
         return True
 
     wanted = np.flatnonzero(~done)
@@ -222,7 +165,7 @@ def _fill(
     return trouble
 
 
-def _announce(place: _Place, done: Bool[np.ndarray, " n"]) -> None:
+def _announce(place: Place, done: Bool[np.ndarray, " n"]) -> None:
     """Say how much will be written, unless there is no room for it."""
     needed, free = int((~done).sum()) * place.row, shutil.disk_usage(place.folder).free
     if needed > free:
@@ -230,10 +173,10 @@ def _announce(place: _Place, done: Bool[np.ndarray, " n"]) -> None:
             f"the cache needs {_units(needed)} in {place.folder}, got {_units(free)} that are free; {REMEDY}"
         )
     have = f", of which {done.sum():,} are there" if done.any() else ""
-    _say(f"decoding {len(done):,} images{have}, once: {_units(needed)} to write to {place.data}")
+    say(f"decoding {len(done):,} images{have}, once: {_units(needed)} to write to {place.data}")
 
 
-def _others(place: _Place) -> Iterator[tuple[_Place, list[str]]]:
+def _others(place: Place) -> Iterator[tuple[Place, list[str]]]:
     """The other caches in the folder with images of the same side, and what they are made of."""
     for index in sorted(place.folder.glob("*.json")):
         try:
@@ -245,7 +188,7 @@ def _others(place: _Place) -> Iterator[tuple[_Place, list[str]]]:
             yield replace(place, key=index.stem), about["stamps"]
 
 
-def _elsewhere(place: _Place, stamps: set[str]) -> dict[str, UInt8[np.ndarray, "size size 3"]]:
+def _elsewhere(place: Place, stamps: set[str]) -> dict[str, UInt8[np.ndarray, "size size 3"]]:
     """Images with these stamps that other caches, finished or not, have."""
     found: dict[str, UInt8[np.ndarray, "size size 3"]] = {}
     for other, theirs in _others(place):
@@ -258,10 +201,10 @@ def _elsewhere(place: _Place, stamps: set[str]) -> dict[str, UInt8[np.ndarray, "
     return found
 
 
-def _drop_if_superseded(other: _Place, theirs: Sequence[str], stamps: Sequence[str]) -> None:
+def _drop_if_superseded(other: Place, theirs: Sequence[str], stamps: Sequence[str]) -> None:
     """Delete a cache that nobody will finish: it was left incomplete, and all that it has is in ours."""
     with other.lock.open("a") as handle:
-        if _try_lock(handle) and not other.data.exists():
+        if try_lock(handle) and not other.data.exists():
             has = {theirs[row] for row in np.flatnonzero(other.progress(len(theirs))).tolist()}
             if has.issubset(stamps):
                 other.clear()
@@ -283,41 +226,11 @@ def _boxes(pixels: Decoded) -> list[Box] | list[None]:
     return [(x1, y1, x2, y2) for x1, y1, x2, y2 in pixels.boxes.tolist()]
 
 
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """Wait until no other process is in here; the lock of one that died is free."""
-    with lock.open("a") as handle:
-        if not _try_lock(handle):
-            _say("another process is building this cache; waiting for it")
-            while not _try_lock(handle):
-                time.sleep(0.2)
-        yield
-
-
-def _try_lock(handle: IO[str]) -> bool:
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
-
-
 def _write(file: Path, content: bytes) -> None:
     """Replace a small file, at once."""
     fresh = file.with_suffix(f"{file.suffix}.new")
     fresh.write_bytes(content)
     fresh.replace(file)
-
-
-def _bytes(file: Path) -> int | None:
-    return file.stat().st_size if file.exists() else None
 
 
 def _units(count: float) -> str:
@@ -326,7 +239,3 @@ def _units(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:,.1f} GB"
-
-
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
