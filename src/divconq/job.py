@@ -1,11 +1,13 @@
 """Everything a run needs, built from its config and checked before a single file is written."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from divconq.compiler import compiler_loading
 from divconq.config import Config
 from divconq.data import Dataset, ImageSet
 from divconq.data.augmentation import Augmentation, augmentation
@@ -88,22 +90,10 @@ def prepare(config: Config) -> Job:
     if validation is not None:
         held = replace(data, test=validation, gallery=None)
         check_test_images(held, config.ks, config.same_camera, called="held-out")
-    if config.cache:
-        data = replace(
-            data,
-            train=cached(data.train),
-            test=cached(data.test),
-            gallery=data.gallery and cached(data.gallery),
-        )
-        validation = validation and cached(validation)
-    else:
-        check_readable(
-            images.pixels
-            for images in (data.train, validation, data.test, data.gallery)
-            if images is not None
-        )
     _check_shares(config.batch, data, validation)
-    data, validation = _resident(data, validation, device)
+    compiles = _compiles(config, device)
+    with compiler_loading(device) if compiles else nullcontext():
+        data, validation = _read(config, data, validation, device)
     torch.manual_seed(config.seed)
     model = make_model(
         config.backbone,
@@ -116,7 +106,6 @@ def prepare(config: Config) -> Job:
         std=config.std,
         freeze_batchnorm=config.freeze_batchnorm,
     )
-    compiles = _compiles(config, device)
     if config.freeze_batchnorm and compiles:
         side = config.image_size  # one image, on the CPU: a GPU would set up its libraries first
         fold_batchnorm_(model, torch.linspace(0, 1, 3 * side * side).view(1, 3, side, side))
@@ -162,6 +151,27 @@ def prepare(config: Config) -> Job:
         optimizer,
         _fast(model) if compiles else None,
     )
+
+
+def _read(
+    config: Config, data: Dataset, validation: ImageSet | None, device: torch.device
+) -> tuple[Dataset, ImageSet | None]:
+    """The images decoded, once, and near the device; without a cache only seen to be readable."""
+    if config.cache:
+        data = replace(
+            data,
+            train=cached(data.train),
+            test=cached(data.test),
+            gallery=data.gallery and cached(data.gallery),
+        )
+        validation = validation and cached(validation)
+    else:
+        check_readable(
+            images.pixels
+            for images in (data.train, validation, data.test, data.gallery)
+            if images is not None
+        )
+    return _resident(data, validation, device)
 
 
 def _check_shares(batch: int, data: Dataset, validation: ImageSet | None) -> None:
