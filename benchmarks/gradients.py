@@ -1,0 +1,62 @@
+"""How large the gradient of a loss is beside the weights, which is what weight decay must be measured by.
+
+    python benchmarks/gradients.py tables/cub_losses.yaml --rows triplet,npairs --root DIR [--import FILE.py] ...
+
+Adam divides a gradient by its own size, so that a loss may be multiplied by anything. Its weight decay is added to the
+gradient before that: decay in the units of rms(gradient) / rms(weight) says how much of a step is decay. Printed for each
+row of the table: the median of that over the layers, at the first batch of the first epoch, where there is one cluster.
+"""
+
+import argparse
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from divconq.config import Config
+from divconq.division import Partition
+from divconq.job import prepare
+from divconq.reproduce.results import code_version, hardware
+from divconq.reproduce.table import load_table, parse_names
+from divconq.train import batches_of, plan_for, view_of
+
+
+def rms(x: Tensor) -> float:
+    return x.detach().float().square().mean().sqrt().item()
+
+
+def gradient_over_weight(config: Config) -> float:
+    """The median over the layers."""
+    job = prepare(config)
+    plan = plan_for(config, job.train.labels, Partition.whole(len(job.train)), epoch=0)
+    torch.manual_seed(config.seed)
+    job.model.train()
+    x, labels, cluster = next(batches_of(job, plan, view_of(job), seed=config.seed))
+    job.objective(job.model(x.float()), labels, cluster).backward()
+    layers = [p for p in job.model.parameters() if p.dim() > 1 and p.grad is not None]
+    return median(rms(p.grad) / rms(p) for p in layers if p.grad is not None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("table", type=Path)
+    parser.add_argument("--rows", help="which, with commas between them; all by default")
+    parser.add_argument("--commit", help="of the code, where there is no git")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--root", type=Path)
+    parser.add_argument("--import", dest="import_file", type=Path)
+    parser.add_argument("--backbone", default=argparse.SUPPRESS)
+    parser.add_argument("--backbone-weights", type=Path)
+    machine = vars(parser.parse_args())
+    table, names, commit = load_table(machine.pop("table")), machine.pop("rows"), machine.pop("commit")
+    rows = [row for row in table.rows if names is None or row.name in parse_names(names)]
+    print(f"{code_version(commit)}, {hardware(machine['device'])}, torch {torch.__version__}, seed 0")
+    for row in rows:
+        config = table.config(row, 0, **machine, compile="off", precision="fp32")
+        ratio = gradient_over_weight(config)
+        print(f"{row.title}: {ratio:.1e}; weight decay {config.weight_decay:g} is {config.weight_decay / ratio:.2f} of it")
+
+
+if __name__ == "__main__":
+    main()
