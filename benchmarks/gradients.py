@@ -3,8 +3,8 @@
     python benchmarks/gradients.py tables/cub_losses.yaml --rows triplet,npairs --root DIR [--import FILE.py] ...
 
 Adam divides a gradient by its own size, so that a loss may be multiplied by anything. Its weight decay is added to the
-gradient before that: decay in the units of rms(gradient) / rms(weight) says how much of a step is decay. Printed for each
-row of the table: the median of that over the layers, at the first batch of the first epoch, where there is one cluster.
+gradient before that: decay in the units of rms(gradient) / rms(weight) says how much of a step is decay. Printed for
+each row of the table: the median of that over the layers, at the first batch of all, where there is one cluster.
 """
 
 import argparse
@@ -54,8 +54,8 @@ def main() -> None:
     print(f"{code_version(commit)}, {hardware(machine['device'])}, torch {torch.__version__}, seed 0")
     for row in rows:
         config = table.config(row, 0, **machine, compile="off", precision="fp32")
-        ratio = gradient_over_weight(config)
-        print(f"{row.title}: {ratio:.1e}; weight decay {config.weight_decay:g} is {config.weight_decay / ratio:.2f} of it")
+        ratio, decay = gradient_over_weight(config), config.weight_decay
+        print(f"{row.title}: {ratio:.1e}; weight decay {decay:g} is {decay / ratio:.2f} of it")
 
 
 if __name__ == "__main__":
