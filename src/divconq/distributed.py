@@ -89,7 +89,7 @@ def joined(device: torch.device | None = None, *, patience: float = PATIENCE) ->
         wait_for_all()  # nobody leaves while another still talks
     finally:
         dist.destroy_process_group()
-        life.over.set()
+        life.end()
 
 
 def _attempt_name(store: Any, own: int, count: int) -> str:  # noqa: ANN401

@@ -40,6 +40,12 @@ class SignsOfLife(threading.Thread):
         self.board.set(self.mine, "0")
         super().start()
 
+    def end(self) -> None:
+        """Give no more signs. A thread that is inside the store when Python ends would take the process down."""
+        self.over.set()
+        if self.is_alive():
+            self.join(self.patience)
+
     def run(self) -> None:
         """Give signs, and look for those of the others, until it is over."""
         signs: list[bytes] = [b""] * len(self.all)
