@@ -34,8 +34,7 @@ def gradient_over_weight(config: Config) -> float:
     job.model.train()
     x, labels, cluster = next(batches_of(job, plan, view_of(job), seed=config.seed))
     job.objective(job.model(x.float()), labels, cluster).backward()
-    layers = [p for p in job.model.parameters() if p.dim() > 1 and p.grad is not None]
-    return median(rms(p.grad) / rms(p) for p in layers if p.grad is not None)
+    return median(rms(p.grad) / rms(p) for p in job.model.parameters() if p.grad is not None and p.dim() > 1)
 
 
 def main() -> None:
@@ -51,6 +50,8 @@ def main() -> None:
     machine = vars(parser.parse_args())
     table, names, commit = load_table(machine.pop("table")), machine.pop("rows"), machine.pop("commit")
     rows = [row for row in table.rows if names is None or row.name in parse_names(names)]
+    if not rows:
+        parser.error(f"{table.name} has the rows {', '.join(row.name for row in table.rows)}")
     print(f"{code_version(commit)}, {hardware(machine['device'])}, torch {torch.__version__}, seed 0")
     for row in rows:
         config = table.config(row, 0, **machine, compile="off", precision="fp32")

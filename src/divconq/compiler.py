@@ -16,6 +16,8 @@ def compiler_loading(device: torch.device) -> Iterator[None]:
     >>> with compiler_loading(torch.device("cpu")):
     ...     images = torch.zeros(8)
     """
+    if device.type == "cuda":  # which GPU is meant by that is known to this thread only
+        device = torch.device("cuda", torch.cuda.current_device())
     loading = Thread(target=_compile_something, args=(device,), name="compiler")
     loading.start()
     try:
@@ -26,6 +28,8 @@ def compiler_loading(device: torch.device) -> Iterator[None]:
 
 def _compile_something(device: torch.device) -> None:
     with suppress(Exception):
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
         torch.compile(_more, dynamic=False)(torch.ones(8, device=device))
 
 

@@ -41,7 +41,7 @@ CUB = dataclasses.replace(
     CUB_PAPER,
     pooling="avgmax",
     masks="fixed",
-    mask_lr_scale=1000.0,
+    mask_lr_scale=1000.0,  # this and the next for --masks learned
     mask_split_noise=0.2,
     loss_args={"sampling_dim": 128},
     epochs=30,

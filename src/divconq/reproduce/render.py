@@ -27,10 +27,10 @@ def markdown(figures: Mapping[str, Any]) -> str:
     rows = [
         f"## {figures['title']}",
         "",
-        f"| {' | '.join(head)} |",
+        _markdown_line(head),
         "|---|---|---|" + "---:|" * (len(head) - 3),
     ]
-    rows += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines]
+    rows += map(_markdown_line, lines)
     return "\n".join([*rows, "", *_notes(figures)]) + "\n"
 
 
@@ -47,7 +47,11 @@ def brief(figures: Mapping[str, Any], metrics: Sequence[str] = ("recall@1", "map
             score = row["scores"][metric][selection]
             line += [_spread(score), _difference(row, score)]
         lines.append([*line, _training(row)])
-    return [f"| {' | '.join(line)} |" for line in lines]
+    return [_markdown_line(line) for line in lines]
+
+
+def _markdown_line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def latex(figures: Mapping[str, Any]) -> str:
