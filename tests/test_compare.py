@@ -34,7 +34,7 @@ def made(folder, scores, config=None, seconds=(4.0, 1.0), **changes):
                 "nmi": 0.3,
             }
             if run.config.val_classes:
-                figures["val_recall@1"] = 1 - score / 100
+                figures["val_map@r"] = 1 - score / 100
         phases = {"train": seconds[0], "divide": seconds[1], "evaluate": 100.0}
         run.log({"epoch": epoch, "k": 1, "loss": 1.0, **figures, "seconds": phases})
     return run.folder
@@ -91,7 +91,7 @@ def test_the_best_epoch_is_chosen_by_the_runs_own_criterion():
     figures = compare([Path("held")])
     assert figures["selections"] == ["last", "held_out"]
     assert figures["rows"][0]["scores"]["recall@1"]["held_out"]["mean"] == pytest.approx(40)
-    assert "R@1 on them chose the epoch" in " ".join(figures["notes"])
+    assert "MAP@R on them chose the epoch" in " ".join(figures["notes"])
     both = compare([Path("test"), Path("held")])
     assert both["selections"] == ["last", "held_out", "test"]
     assert both["rows"][0]["scores"]["recall@1"]["held_out"] is None

@@ -23,7 +23,7 @@ from divconq.run import Run
 LONGEST_NAME = 4  # settings; rows that differ in more of them are called by their first run
 MEANING = {
     "last": "The last epoch needs no choice.",
-    "held_out": "Held-out classes are training classes that were not trained on; R@1 on them chose the epoch.",
+    "held_out": "Held-out classes are training classes that were not trained on; MAP@R on them chose the epoch.",
     "test": "The best test epoch is chosen by R@1 on the test classes themselves and flatters.",
 }
 
@@ -41,7 +41,7 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = ()) -> dict[str, Any
     """The figures of run folders, and of results that ``reproduce`` keeps, in the form that its renderers take.
 
     A row for each set of settings; mean and deviation are over its seeds, at the last epoch and at the best by the
-    run's own criterion: R@1 on held-out classes if there are any, else on the test classes.
+    run's own criterion: MAP@R on held-out classes if there are any, else R@1 on the test classes.
     """
     runs = read_runs(paths)
     groups = group(runs)

@@ -13,6 +13,8 @@ from divconq.checks import check_power_of_two
 from divconq.kinds import convert, read_yaml
 
 RGB = tuple[float, float, float]
+# What makes an epoch the best: on the few images of held-out classes R@1 is noise, MAP@R looks at all of a class.
+BEST_BY = {"held_out": "val_map@r", "test": "recall@1"}
 MAY_CHANGE = {
     **dict.fromkeys(
         ("data", "root", "import_file", "pretrained", "backbone_weights"), "the result stays the same"
@@ -39,7 +41,7 @@ class Config:
     test_classes: float = 0.5
     """Own photos without a test folder: the share of the classes that is kept for testing."""
     val_classes: int = 0
-    """Hold out this many training classes, and choose the best epoch on them instead of on the test classes."""
+    """Hold out this many training classes, and choose the best epoch by MAP@R on them instead of on the test classes."""
     singletons: Literal["refuse", "drop", "keep"] = "refuse"
     """What to do with training classes of one image: stop, drop them, or keep them as negatives."""
     image_size: int = 224
@@ -160,6 +162,15 @@ class Config:
     """Also report R@1 of the training images among themselves; embeds all of them once more at every evaluation."""
     same_camera: Literal["drop", "keep"] = "drop"
     """What to do with matches of the same identity by the same camera, where cameras are known."""
+
+    @property
+    def best_by(self) -> str:
+        """The score that tells the best epoch.
+
+        >>> Config(data="cub", val_classes=10).best_by
+        'val_map@r'
+        """
+        return BEST_BY["held_out" if self.val_classes else "test"]
 
     def __post_init__(self) -> None:
         check_power_of_two("k_max", self.k_max)

@@ -57,13 +57,14 @@ def summary(records: Sequence[Mapping[str, Any]], chosen_by: str, out: Path) -> 
     phases = ", ".join(
         f"{phase} {spent:.1f} s ({100 * spent / total:.0f}%)" for phase, spent in seconds.items()
     )
+    score = title(chosen_by.removeprefix("val_"))
     where = "classes held out of training" if chosen_by.startswith("val_") else "the test classes"
     return "\n".join(
         [
             "",
             *aligned(rows),
             *([REID] if _has_reid(last) else []),
-            f"best is chosen by R@1 on {where}; K = {last['k']}",
+            f"best is chosen by {score} on {where}; K = {last['k']}",
             f"time: {phases}",
             "",
             f"run folder:  {out}",

@@ -151,7 +151,7 @@ def train(
                 with clock("evaluate"):
                     seen = job.embed(images) if config.train_recall else None  # for the next division, too
                     record |= job.scores(seen)
-                score = record["val_recall@1" if config.val_classes else "recall@1"]
+                score = record[config.best_by]
                 is_best, best = score > best, max(score, best)
                 warn_of_collapse(record["spread"], epoch)
             record["seconds"] = dict(clock.seconds)

@@ -35,7 +35,7 @@ def result(row, seed, test, held=None, table=TABLE, **changes):
         "seconds_evaluate": [1000.0] * len(test),
     }
     if held is not None:
-        metrics["val_recall@1"] = [score / 100 for score in held]
+        metrics["val_map@r"] = [score / 100 for score in held]
     made = Result(
         table=table.name,
         row=row.name,

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import pytest
@@ -30,7 +31,7 @@ MARKDOWN = """\
 In percent: mean ± sample standard deviation over the seeds; over baseline: the mean difference to the baseline with \
 the same seed, and its 95% interval (Student's t). The last epoch needs no choice; the best test epoch is chosen by \
 R@1 on the test classes themselves and flatters.
-Held-out classes are training classes that were not trained on; R@1 on them chose.
+Held-out classes are training classes that were not trained on; MAP@R on them chose.
 Not run yet: plain training: seed 2.
 5 runs by 0123abc on a GPU, torch 2.9.
 """
@@ -132,6 +133,16 @@ def test_overrides_are_read_off_the_results():
     assert overrides_of(TABLE, [changed("plain", masks="learned")], {}) == {}, "rows differ in masks"
     assert "Set for all rows: lr 0.5." in markdown(summary(TABLE, lr, {"lr": 0.5}))
     assert summary(TABLE, lr, {})["rows"][0]["missing"] == [0, 1, 2]
+
+
+def test_what_a_table_sets_for_all_rows_is_not_overridden_by_the_runs_of_another():
+    table = dataclasses.replace(TABLE, common={"epochs": 7})
+    own = result("plain", 0, [60], table=table, overrides={"epochs": 1})
+    own.settings["epochs"] = 1
+    others = dataclasses.replace(own, table="another")
+    assert overrides_of(table, [own], {}) == {"epochs": 1}
+    assert overrides_of(table, [others], {}) == {}
+    assert overrides_of(table, [others], {"epochs": 1}) == {"epochs": 1}
 
 
 def test_three_files_are_written(tmp_path):

@@ -92,7 +92,7 @@ def test_a_table_is_run_kept_and_rendered(complete):
     for row in (plain, fixed):
         for seed in (0, 1):
             result = next(each for each in results if (each.row, each.seed) == (row["row"], seed))
-            r1, held = result.metrics["recall@1"], result.metrics["val_recall@1"]
+            r1, held = result.metrics["recall@1"], result.metrics["val_map@r"]
             values = {name: score["values"][seed] for name, score in row["scores"]["recall@1"].items()}
             assert values == pytest.approx({
                 "last": 100 * r1[-1], "held_out": 100 * r1[held.index(max(held))], "test": 100 * max(r1),

@@ -85,7 +85,7 @@ def _train(config: Config, out: Path, *, resume: bool, loggers: list[str]) -> No
             1,
         )
     if speaks():
-        print(summary(records, "val_recall@1" if config.val_classes else "recall@1", out))
+        print(summary(records, config.best_by, out))
 
 
 def _name_changes(before: Config, now: Config, *, accept: bool) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from divconq.config import BEST_BY
 from divconq.reproduce.results import Result, agree, wanted
 from divconq.reproduce.statistics import best_epoch, last_epoch, paired_difference, summarise
 from divconq.reproduce.table import Row, Table
@@ -19,11 +20,16 @@ Runs = dict[int, Result]
 
 
 def overrides_of(table: Table, results: Sequence[Result], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The overrides that a table's results were made with, ``given`` among them, if that is not ambiguous."""
+    """The overrides that a table's results were made with, ``given`` among them, if that is not ambiguous.
+
+    What the table sets for all its rows, another backbone say, only runs made for this very table may override.
+    """
     found: list[dict[str, Any]] = []
     for result in results:
         has_given = all(result.overrides.get(name) == value for name, value in given.items())
         if not has_given or result.overrides in found or table.clash(result.overrides) is not None:
+            continue
+        if result.table != table.name and (result.overrides.keys() - given.keys()) & table.common.keys():
             continue
         if any(agree(result.settings, wanted(table, *run, result.overrides)) for run in table.runs()):
             found.append(result.overrides)
@@ -50,7 +56,7 @@ def selected_epoch(result: Result, selection: str) -> int | None:
     """The position of the epoch that counts; None if none was evaluated that way."""
     if selection == "last":
         return last_epoch(result.metrics.get("recall@1", []))
-    return best_epoch(result.metrics.get("val_recall@1" if selection == "held_out" else "recall@1", []))
+    return best_epoch(result.metrics.get(BEST_BY[selection], []))
 
 
 def summary(table: Table, results: Sequence[Result], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -153,7 +153,7 @@ def _notes(figures: Mapping[str, Any]) -> list[str]:
         "test epoch is chosen by R@1 on the test classes themselves and flatters."
     ]
     if "held_out" in figures["selections"]:
-        notes.append("Held-out classes are training classes that were not trained on; R@1 on them chose.")
+        notes.append("Held-out classes are training classes that were not trained on; MAP@R on them chose.")
     if figures["overrides"]:
         changed = ", ".join(f"{name} {shown(value)}" for name, value in figures["overrides"].items())
         notes.append(f"Set for all rows: {changed}.")
