@@ -41,7 +41,7 @@ class Config:
     test_classes: float = 0.5
     """Own photos without a test folder: the share of the classes that is kept for testing."""
     val_classes: int = 0
-    """Hold out this many training classes, and choose the best epoch by MAP@R on them instead of on the test classes."""
+    """Hold out this many training classes, and choose the best epoch by MAP@R on them, not on the test classes."""
     singletons: Literal["refuse", "drop", "keep"] = "refuse"
     """What to do with training classes of one image: stop, drop them, or keep them as negatives."""
     image_size: int = 224

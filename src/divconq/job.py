@@ -1,13 +1,11 @@
 """Everything a run needs, built from its config and checked before a single file is written."""
 
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from divconq.compiler import compiler_loading
 from divconq.config import Config
 from divconq.data import Dataset, ImageSet
 from divconq.data.augmentation import Augmentation, augmentation
@@ -91,9 +89,7 @@ def prepare(config: Config) -> Job:
         held = replace(data, test=validation, gallery=None)
         check_test_images(held, config.ks, config.same_camera, called="held-out")
     _check_shares(config.batch, data, validation)
-    compiles = _compiles(config, device)
-    with compiler_loading(device) if compiles else nullcontext():
-        data, validation = _read(config, data, validation, device)
+    data, validation = _read(config, data, validation, device)
     torch.manual_seed(config.seed)
     model = make_model(
         config.backbone,
@@ -106,6 +102,7 @@ def prepare(config: Config) -> Job:
         std=config.std,
         freeze_batchnorm=config.freeze_batchnorm,
     )
+    compiles = _compiles(config, device)
     if config.freeze_batchnorm and compiles:
         side = config.image_size  # one image, on the CPU: a GPU would set up its libraries first
         fold_batchnorm_(model, torch.linspace(0, 1, 3 * side * side).view(1, 3, side, side))

@@ -31,6 +31,7 @@ from divconq.stopping import StopSignals
 from divconq.watch import LossWatch, warn_of_collapse
 
 View: TypeAlias = Callable[..., Tensor]
+Batches: TypeAlias = Iterator[tuple[Tensor, Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -112,16 +113,15 @@ def train(
                     run.save_division(epoch, partition.labels, masks)
 
             with clock("train"):
-                plan = coming or plan_for(config, labels, partition, epoch)
-                seed = epoch_seed(config.seed, epoch)
-                seed_all(seed)
+                plan, batches = coming or epoch_of(job, partition, epoch, view, start=at.step)
+                seed_all(epoch_seed(config.seed, epoch))
                 finetuning = config.finetune_from is not None and epoch >= config.finetune_from
                 model.train().backbone.requires_grad_(not backbone_rests(config, epoch))
                 watch = LossWatch(epoch, plan.clusters, job.device, before=at.losses)
                 if at.step > 0:
                     set_generator_states(at.generators, job.device)
                 progress.epoch(epoch, partition.k)
-                for x, y, cluster in batches_of(job, plan, view, seed, start=watch.done):
+                for x, y, cluster in batches:
                     loss, finite = step(x, y, None if finetuning else cluster)
                     watch.step(loss, finite)
                     progress.step(watch.latest)
@@ -134,7 +134,7 @@ def train(
                             halt(stop, progress, checkpoints)
                 coming = None  # planned while a GPU still works, unless a division comes first
                 if epoch + 1 < config.epochs and not divides(config, epoch + 1):
-                    coming = plan_for(config, labels, partition, epoch + 1)
+                    coming = epoch_of(job, partition, epoch + 1, view)
                 mean_loss = watch.mean()
 
             record: dict[str, Any] = {
@@ -242,9 +242,15 @@ def view_of(job: Job) -> View:
     return Fallback(torch.compile(augment, dynamic=False), augment, "the augmentation")
 
 
-def batches_of(
-    job: Job, plan: EpochPlan, view: View, seed: int, start: int = 0
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def epoch_of(
+    job: Job, partition: Partition, epoch: int, view: View, start: int = 0
+) -> tuple[EpochPlan, Batches]:
+    """The plan of an epoch, and its batches from step ``start`` on."""
+    plan = plan_for(job.config, job.train.labels, partition, epoch)
+    return plan, batches_of(job, plan, view, epoch_seed(job.config.seed, epoch), start)
+
+
+def batches_of(job: Job, plan: EpochPlan, view: View, seed: int, start: int = 0) -> Batches:
     """Images, labels and cluster of each step of a plan from ``start`` on, on the device."""
     return training_batches(
         job.train,

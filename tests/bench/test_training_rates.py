@@ -22,7 +22,7 @@ def test_batches_come_from_all_clusters(tiny):
     assert ours.job.masks.k == ours.partition.k == 4
     clusters = set()
     for _ in range(2):
-        clusters |= set(ours.coming.clusters.tolist())
+        clusters |= set(ours.plan.clusters.tolist())
         ours.run()
     assert clusters == {0, 1, 2, 3}
 

@@ -6,7 +6,6 @@ from functools import partial
 from torch import Tensor, nn
 
 from divconq.bench.timing import timed
-from divconq.data.sampler import EpochPlan
 from divconq.device import uses_bf16
 from divconq.division import Partition, divide
 from divconq.graphs import WARM_UP, Captured
@@ -15,7 +14,7 @@ from divconq.masks import Masks
 from divconq.optim import make_optimizer
 from divconq.randomness import seed_all
 from divconq.step import Network
-from divconq.train import batches_of, epoch_seed, plan_for, step_of, view_of
+from divconq.train import batches_of, epoch_of, epoch_seed, step_of, view_of
 from divconq.watch import LossWatch
 
 CALLS = WARM_UP + 3  # steps until all is compiled and captured, and has been replayed
@@ -33,28 +32,24 @@ class Training:
         while job.masks.k < self.partition.k:
             job.masks.split_()
         self.step, self.view = step_of(job), view_of(job)
-        self.coming = self.plan(0)
-
-    def plan(self, epoch: int) -> EpochPlan:
-        """The batches of an epoch."""
-        return plan_for(self.job.config, self.job.train.labels, self.partition, epoch)
+        self.plan, self.batches = epoch_of(job, self.partition, 0, self.view)
 
     def run(self) -> int:
         """Do what ``train`` does in one epoch, from its first batch to the mean of its losses; counts the images."""
-        job, plan, seed = self.job, self.coming, epoch_seed(self.job.config.seed, self.epoch)
-        seed_all(seed)
+        job, count = self.job, self.plan.indices.numel()
+        seed_all(epoch_seed(job.config.seed, self.epoch))
         job.model.train()
-        watch = LossWatch(self.epoch, plan.clusters, job.device)
-        for x, y, cluster in batches_of(job, plan, self.view, seed):
+        watch = LossWatch(self.epoch, self.plan.clusters, job.device)
+        for x, y, cluster in self.batches:
             watch.step(*self.step(x, y, cluster))
         self.epoch += 1
-        self.coming = self.plan(self.epoch)
+        self.plan, self.batches = epoch_of(job, self.partition, self.epoch, self.view)
         self.loss = watch.mean()
-        return plan.indices.numel()
+        return count
 
     def first_batch(self) -> Tensor:
         """One batch as the step gets it."""
-        return next(batches_of(self.job, self.coming, self.view, seed=0))[0].clone()
+        return next(batches_of(self.job, self.plan, self.view, seed=0))[0].clone()
 
 
 def bare_step(job: Job) -> Callable[[Tensor], object]:
@@ -86,7 +81,7 @@ def training_rates(job: Job, *, epochs: int, rounds: int) -> tuple[dict[str, lis
     """
     ours = Training(job)
     bare, x = bare_step(job), ours.first_batch()
-    steps = epochs * len(ours.coming)
+    steps = epochs * len(ours.plan)
 
     def bare_steps(count: int) -> int:
         for _ in range(count):
@@ -96,7 +91,7 @@ def training_rates(job: Job, *, epochs: int, rounds: int) -> tuple[dict[str, lis
     def whole_epochs() -> int:
         return sum(ours.run() for _ in range(epochs))
 
-    for _ in range(-(-CALLS // len(ours.coming))):
+    for _ in range(-(-CALLS // len(ours.plan))):
         ours.run()
     bare_steps(CALLS)
     rates: dict[str, list[float]] = {"bare": [], "ours": []}

@@ -95,7 +95,8 @@ def training_batches(
 
     ``view`` makes the changes; another one must be as ``augment``. The steps before ``start`` are passed over:
     their random numbers are drawn, their images are not read. Of several processes each gets its share of the
-    images, changed as if it were alone, and all labels.
+    images, changed as if it were alone, and all labels. The plan is sent to the device at once, batches are made
+    when they are asked for: called before an epoch begins, this leaves less to wait for when it does.
     """
     generator, batch = torch.Generator().manual_seed(seed), plan.indices.shape[1]
     for _ in range(start):
@@ -110,5 +111,5 @@ def training_batches(
             draws = draw(batch, changes, generator=generator).part(own).to(device)
             yield view(pixels, aspect[step], draws, size, resize)
 
-    for step, x in enumerate(work_ahead(batches(), device), start):
-        yield x, labels[step], clusters[step]
+    ahead = enumerate(work_ahead(batches(), device), start)
+    return ((x, labels[step], clusters[step]) for step, x in ahead)
