@@ -125,12 +125,12 @@ def slow_triplet(x, labels, alpha):
 
 
 def slow_soft_triplet(x, labels):
-    terms = [
-        torch.log(1 + torch.exp(distance(x[a], x[p]) - distance(x[a], x[n])))
-        for a, positives, negatives in participants(labels)
-        for p in positives
-        for n in negatives
-    ]
+    terms = []
+    for a, positives, negatives in participants(labels):
+        d = [distance(x[a], x[i]) for i in range(len(x))]
+        for p in positives:
+            n = slow_semi_hard([v.item() for v in d], p, negatives)
+            terms.append(torch.log(1 + torch.exp(d[p] - d[n])))
     return mean(terms, x)
 
 

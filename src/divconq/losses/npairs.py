@@ -11,17 +11,18 @@ class NPairsLoss(nn.Module):
     """``-1/|P_a| sum_p log(exp(t s_ap) / sum_j exp(t s_aj))``, j != a, the mean over anchors a.
 
     ``s`` is the dot product of two embeddings, ``t`` a learned scale that starts at ``scale``,
-    ``P_a`` the other images of the anchor's class. Sohn, 2016.
+    ``P_a`` the other images of the anchor's class. Sohn, 2016. The paper starts at 1, where all images of a batch
+    weigh almost the same, and leaves it soon: its learning rate of ``t`` is 1 (``--loss-lr-scale 100000``).
 
     >>> z = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    >>> round(NPairsLoss()(z, torch.tensor([0, 0, 1])).item(), 4)  # log(1 + exp(-1))
+    >>> round(NPairsLoss(scale=1.0)(z, torch.tensor([0, 0, 1])).item(), 4)  # log(1 + exp(-1))
     0.3133
     """
 
-    def __init__(self, scale: float = 1.0) -> None:
+    def __init__(self, scale: float = 16.0) -> None:
         super().__init__()
         if not scale > 0:
-            raise ValueError(f"scale must be above 0, got {scale}; the usual value is 1")
+            raise ValueError(f"scale must be above 0, got {scale}; the usual value is 16")
         self.scale = nn.Parameter(torch.tensor(float(scale)))
 
     def forward(self, embeddings: Float[Tensor, "n d"], labels: Int64[Tensor, " n"]) -> Float[Tensor, ""]:
