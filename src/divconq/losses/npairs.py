@@ -11,8 +11,9 @@ class NPairsLoss(nn.Module):
     """``-1/|P_a| sum_p log(exp(t s_ap) / sum_j exp(t s_aj))``, j != a, the mean over anchors a.
 
     ``s`` is the dot product of two embeddings, ``t`` a learned scale that starts at ``scale``,
-    ``P_a`` the other images of the anchor's class. Sohn, 2016. The paper starts at 1, where all images of a batch
-    weigh almost the same, and leaves it soon: its learning rate of ``t`` is 1 (``--loss-lr-scale 100000``).
+    ``P_a`` the other images of the anchor's class. Sohn, 2016. The paper's authors start at 1, where all images of a
+    batch weigh almost the same, and leave it within a few steps: they learn ``t`` at a rate of 1
+    (``--loss.scale 1 --loss-lr-scale 100000``).
 
     >>> z = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     >>> round(NPairsLoss(scale=1.0)(z, torch.tensor([0, 0, 1])).item(), 4)  # log(1 + exp(-1))
