@@ -19,7 +19,7 @@ from divconq.division import Partition
 from divconq.job import prepare
 from divconq.reproduce.results import code_version, hardware
 from divconq.reproduce.table import load_table, parse_names
-from divconq.train import batches_of, plan_for, view_of
+from divconq.train import epoch_of, view_of
 
 
 def rms(x: Tensor) -> float:
@@ -29,10 +29,10 @@ def rms(x: Tensor) -> float:
 def gradient_over_weight(config: Config) -> float:
     """The median over the layers."""
     job = prepare(config)
-    plan = plan_for(config, job.train.labels, Partition.whole(len(job.train)), epoch=0)
+    _, batches = epoch_of(job, Partition.whole(len(job.train)), 0, view_of(job))
     torch.manual_seed(config.seed)
     job.model.train()
-    x, labels, cluster = next(batches_of(job, plan, view_of(job), seed=config.seed))
+    x, labels, cluster = next(batches)
     job.objective(job.model(x.float()), labels, cluster).backward()
     return median(rms(p.grad) / rms(p) for p in job.model.parameters() if p.grad is not None and p.dim() > 1)
 

@@ -245,30 +245,13 @@ def view_of(job: Job) -> View:
 def epoch_of(
     job: Job, partition: Partition, epoch: int, view: View, start: int = 0
 ) -> tuple[EpochPlan, Batches]:
-    """The plan of an epoch, and its batches from step ``start`` on."""
-    plan = plan_for(job.config, job.train.labels, partition, epoch)
-    return plan, batches_of(job, plan, view, epoch_seed(job.config.seed, epoch), start)
+    """The plan of an epoch, each batch out of one cluster, and its batches from step ``start`` on.
 
-
-def batches_of(job: Job, plan: EpochPlan, view: View, seed: int, start: int = 0) -> Batches:
-    """Images, labels and cluster of each step of a plan from ``start`` on, on the device."""
-    return training_batches(
-        job.train,
-        plan,
-        job.changes,
-        size=job.config.image_size,
-        resize=job.config.resize,
-        seed=seed,
-        device=job.device,
-        view=view,
-        start=start,
-    )
-
-
-def plan_for(config: Config, labels: Tensor, partition: Partition, epoch: int) -> EpochPlan:
-    """The batches of an epoch, each out of one cluster."""
-    return plan_epoch(
-        labels,
+    Of a batch there are images, labels and cluster, on the device.
+    """
+    config, images = job.config, job.train
+    plan = plan_epoch(
+        images.labels,
         partition.labels,
         partition.k,
         batch=config.batch,
@@ -277,6 +260,18 @@ def plan_for(config: Config, labels: Tensor, partition: Partition, epoch: int) -
         seed=config.seed,
         epoch=epoch,
     )
+    batches = training_batches(
+        images,
+        plan,
+        job.changes,
+        size=config.image_size,
+        resize=config.resize,
+        seed=epoch_seed(config.seed, epoch),
+        device=job.device,
+        view=view,
+        start=start,
+    )
+    return plan, batches
 
 
 def divides(config: Config, epoch: int) -> bool:

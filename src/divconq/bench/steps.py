@@ -14,7 +14,7 @@ from divconq.masks import Masks
 from divconq.optim import make_optimizer
 from divconq.randomness import seed_all
 from divconq.step import Network
-from divconq.train import batches_of, epoch_of, epoch_seed, step_of, view_of
+from divconq.train import epoch_of, epoch_seed, step_of, view_of
 from divconq.watch import LossWatch
 
 CALLS = WARM_UP + 3  # steps until all is compiled and captured, and has been replayed
@@ -49,7 +49,7 @@ class Training:
 
     def first_batch(self) -> Tensor:
         """One batch as the step gets it."""
-        return next(batches_of(self.job, self.plan, self.view, seed=0))[0].clone()
+        return next(epoch_of(self.job, self.partition, self.epoch, self.view)[1])[0].clone()
 
 
 def bare_step(job: Job) -> Callable[[Tensor], object]:
