@@ -68,21 +68,22 @@ def mean(terms, x):
     return sum(terms) / len(terms) if terms else 0 * x.sum()
 
 
+def log_weight(r, dim):
+    """The logarithm of the weight with which a negative at the distance ``r`` is drawn."""
+    r = max(r, 0.5)
+    return -(dim - 2) * math.log(r) - (dim - 3) / 2 * math.log(max(1 - r * r / 4, 2**-52))
+
+
 def slow_draw(d, u, dim, cutoff):
     """The number of the candidate that the inverse of the cumulative weights gives for ``u``, or None.
 
     ``d`` maps each negative to its distance.
     """
-
-    def log_weight(r):
-        r = max(r, 0.5)
-        return -(dim - 2) * math.log(r) - (dim - 3) / 2 * math.log(max(1 - r * r / 4, 2**-52))
-
     candidates = [n for n in d if d[n] < cutoff]
     if not candidates:
         return None
-    highest = max(log_weight(d[n]) for n in candidates)
-    weights = [math.exp(log_weight(d[n]) - highest) for n in candidates]
+    highest = max(log_weight(d[n], dim) for n in candidates)
+    weights = [math.exp(log_weight(d[n], dim) - highest) for n in candidates]
     reached = 0.0
     for n, weight in zip(candidates, weights, strict=True):
         reached += weight
@@ -91,19 +92,33 @@ def slow_draw(d, u, dim, cutoff):
     return None
 
 
-def slow_margin(x, labels, uniform, alpha, betas):
+def slow_draws_apart(d, u, dim, cutoff, count):
+    """``count`` candidates without replacement, None where there are no more; ``u`` has a number for each.
+
+    Which is first: the one whose exponential waiting time, -log(u) / weight, is over first.
+    """
+    waits = {n: math.log(-math.log(u[n])) - log_weight(d[n], dim) for n in d if d[n] < cutoff}
+    return [*sorted(waits, key=waits.get), *[None] * count][:count]
+
+
+def slow_margin(x, labels, uniform, alpha, betas, apart=False, even=False):
     """``betas`` has one entry for each row of the batch."""
-    terms = []
+    total, weights = 0 * x.sum(), 0.0
     for a, positives, negatives in participants(labels):
         d = {n: distance(x[a], x[n]).item() for n in negatives}
-        for p in positives:
-            attract = distance(x[a], x[p]) - betas[a] + alpha
-            terms += [attract] if attract > 0 else []
-            n = slow_draw(d, uniform[a, p].item(), x.shape[1], betas[a].item() + alpha)
-            if n is not None:
-                repel = betas[a] - distance(x[a], x[n]) + alpha
-                terms += [repel] if repel > 0 else []
-    return mean(terms, x) + 0 * sum(betas)
+        cutoff = betas[a].item() + alpha
+        if apart:
+            drawn = slow_draws_apart(d, uniform[a].tolist(), x.shape[1], cutoff, len(positives))
+        else:
+            drawn = [slow_draw(d, uniform[a, p].item(), x.shape[1], cutoff) for p in positives]
+        weight = 1 / len(positives) if even else 1.0
+        for p, n in zip(positives, drawn, strict=True):
+            terms = [distance(x[a], x[p]) - betas[a] + alpha]
+            terms += [] if n is None else [betas[a] - distance(x[a], x[n]) + alpha]
+            for term in terms:
+                if term > 0:
+                    total, weights = total + weight * term, weights + weight
+    return (total / weights if weights else total) + 0 * sum(betas)
 
 
 def slow_semi_hard(d, positive, negatives):

@@ -39,6 +39,22 @@ def test_margin_is_the_loop(batch):
     )
 
 
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("even", [False, True])
+@given(batch=batches())
+@many
+def test_margin_of_pairs_drawn_otherwise_is_the_loop(batch, apart, even):
+    x, labels = batch
+    uniform = random_uniform(len(x), len(x))
+    loss = MarginLoss(apart=apart, even=even)
+    betas = torch.full((len(x),), 1.2, dtype=torch.float64)
+    assert_same(
+        lambda z: loss(z, labels, uniform=uniform),
+        lambda z: slow_margin(z, labels, uniform, 0.2, betas, apart, even),
+        x,
+    )
+
+
 @given(batches())
 @many
 def test_margin_with_learned_beta_is_the_loop(batch):

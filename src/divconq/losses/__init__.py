@@ -72,10 +72,10 @@ def _plain(name: str) -> str:
 def _our_loss(name: str, arguments: Mapping[str, object], num_classes: int) -> nn.Module:
     accepted = list(accepted_arguments(LOSSES[name]))
     if name == "margin":
-        accepted = ["alpha", "beta", "learn_beta", "sampling_dim"]
+        accepted = ["alpha", "beta", "learn_beta", "sampling_dim", "apart", "even"]
     check_arguments(name, arguments, accepted)
     for key, value in arguments.items():
-        switch = key == "learn_beta"
+        switch = key in ("learn_beta", "apart", "even")
         if not isinstance(value, (int, float)) or isinstance(value, bool) != switch:
             wanted = "true or false" if switch else "a number"
             raise ValueError(f"{key} of the loss {name} must be {wanted}, got {value!r}")

@@ -84,7 +84,7 @@ def accepted_arguments(cls: type[nn.Module]) -> dict[str, inspect.Parameter]:
 
     >>> from divconq.losses.margin import MarginLoss
     >>> list(accepted_arguments(MarginLoss))
-    ['alpha', 'beta', 'num_classes', 'sampling_dim']
+    ['alpha', 'beta', 'num_classes', 'sampling_dim', 'apart', 'even']
     """
     accepted: dict[str, inspect.Parameter] = {}
     for base in cls.__mro__:

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from divconq.losses.mining import distance_weighted
+from divconq.losses.mining import distance_weighted, distance_weighted_apart
 from divconq.losses.pairwise import distances, mean_of_nonzero, pair_masks
 
 
@@ -14,7 +14,9 @@ class MarginLoss(nn.Module):
     Every ordered positive pair draws one negative closer than ``beta + alpha``, if there is one.
     With ``num_classes``, ``beta`` is learned for each class of the anchor. ``sampling_dim`` is the dimension of the
     sphere by whose distances negatives are weighted, by default all of the embedding's; the block of a fixed mask
-    has fewer, with which more than the very nearest negatives are drawn. Wu et al., 2017.
+    has fewer, with which more than the very nearest negatives are drawn. With ``apart`` the negatives that an anchor
+    draws are different images; with ``even`` all anchors weigh the same, however many positives they have.
+    Wu et al., 2017.
 
     >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
     >>> MarginLoss()(z, torch.tensor([0, 0, 1]))
@@ -27,6 +29,8 @@ class MarginLoss(nn.Module):
         beta: float = 1.2,
         num_classes: int | None = None,
         sampling_dim: int | None = None,
+        apart: bool = False,
+        even: bool = False,
     ) -> None:
         super().__init__()
         if not (alpha >= 0 and beta > 0):
@@ -38,7 +42,7 @@ class MarginLoss(nn.Module):
             raise ValueError(
                 f"sampling_dim must be at least 2, got {sampling_dim}; leave it out for all dimensions"
             )
-        self.alpha, self.sampling_dim = alpha, sampling_dim
+        self.alpha, self.sampling_dim, self.apart, self.even = alpha, sampling_dim, apart, even
         self.beta: float | nn.Parameter = beta
         if num_classes is not None:
             self.beta = nn.Parameter(torch.full((num_classes,), float(beta)))
@@ -57,11 +61,13 @@ class MarginLoss(nn.Module):
         if uniform is None:
             uniform = torch.rand_like(d)
         dim = self.sampling_dim or embeddings.shape[1]
-        index, drawn = distance_weighted(d, labels, uniform, dim, beta + self.alpha)
+        draw = distance_weighted_apart if self.apart else distance_weighted
+        index, drawn = draw(d, labels, uniform, dim, beta + self.alpha)
         attract = (d - beta[:, None] + self.alpha).relu().masked_fill(~positives, 0.0)
         repel = (beta[:, None] - d.gather(1, index) + self.alpha).relu()
         repel = repel.masked_fill(~(positives & drawn), 0.0)
-        return mean_of_nonzero(torch.stack([attract, repel]))
+        weights = positives.sum(1, keepdim=True).clamp(min=1).to(d.dtype).reciprocal() if self.even else None
+        return mean_of_nonzero(torch.stack([attract, repel]), weights)
 
     def _beta_of(self, labels: Int64[Tensor, " n"], like: Tensor) -> Float[Tensor, " n"]:
         if isinstance(self.beta, nn.Parameter):

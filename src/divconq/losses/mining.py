@@ -28,14 +28,58 @@ def distance_weighted(
     >>> index[0, 1].item(), drawn[0, 1].item(), drawn[1, 0].item()
     (2, True, False)
     """
-    candidates = (labels[:, None] != labels[None, :]) & (distances < cutoff[:, None])
-    log_weights = -log_density(distances.clamp(min=nearest), dim)
-    weights = log_weights.masked_fill(~candidates, torch.finfo(distances.dtype).min).softmax(1)
+    candidates, log_weights = _weighted_candidates(distances, labels, dim, cutoff, nearest)
+    weights = log_weights.softmax(1)
     cumulative = weights.cumsum(1)
     # The first entry above the target. Rounding, or a row without candidates, may give a non-candidate.
     index = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
     index = index.clamp(max=len(labels) - 1)
     return index, candidates.gather(1, index)
+
+
+@torch.no_grad()
+def distance_weighted_apart(
+    distances: Float[Tensor, "n n"],
+    labels: Int64[Tensor, " n"],
+    uniform: Float[Tensor, "n n"],
+    dim: int,
+    cutoff: Float[Tensor, " n"],
+    nearest: float = 0.5,
+) -> tuple[Int64[Tensor, "n n"], Bool[Tensor, "n n"]]:
+    """The same without replacement: the positives of an anchor draw different negatives, the first draws first.
+
+    Those that are left when all candidates are drawn get none. The largest of ``log w + g``, where g has a Gumbel
+    distribution, is a draw with weights w, and the next largest are those that follow it.
+
+    >>> d = torch.tensor([[0.0, 0.3, 0.3, 0.6, 0.9]] * 5)
+    >>> labels, cutoff = torch.tensor([0, 0, 0, 1, 1]), torch.full((5,), 1.4)
+    >>> index, drawn = distance_weighted_apart(d, labels, torch.full((5, 5), 0.5), dim=8, cutoff=cutoff)
+    >>> index[0, 1:3].tolist()
+    [3, 4]
+    """
+    candidates, log_weights = _weighted_candidates(distances, labels, dim, cutoff, nearest)
+    tiny = torch.finfo(uniform.dtype).tiny
+    gumbel = -(-uniform.clamp(min=tiny).log()).clamp(min=tiny).log()
+    keys = (log_weights + gumbel).masked_fill(~candidates, -torch.inf)
+    order = keys.topk(len(labels), dim=1).indices  # sort would do as well, and compile for a minute
+    positives = labels[:, None] == labels[None, :]
+    positives = positives & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+    place = (positives.cumsum(1) - 1).clamp(min=0)
+    index = order.gather(1, place)
+    return index, candidates.gather(1, index)
+
+
+def _weighted_candidates(
+    distances: Float[Tensor, "n n"],
+    labels: Int64[Tensor, " n"],
+    dim: int,
+    cutoff: Float[Tensor, " n"],
+    nearest: float,
+) -> tuple[Bool[Tensor, "n n"], Float[Tensor, "n n"]]:
+    """Which negatives may be drawn, and the logarithms of their weights."""
+    candidates = (labels[:, None] != labels[None, :]) & (distances < cutoff[:, None])
+    log_weights = -log_density(distances.clamp(min=nearest), dim)
+    return candidates, log_weights.masked_fill(~candidates, torch.finfo(distances.dtype).min)
 
 
 def log_density(d: Float[Tensor, "*shape"], dim: int) -> Float[Tensor, "*shape"]:

@@ -57,10 +57,17 @@ def pair_masks(labels: Int64[Tensor, " n"]) -> tuple[Bool[Tensor, "n n"], Bool[T
     return positives & takes_part, ~same & takes_part
 
 
-def mean_of_nonzero(terms: Float[Tensor, "..."]) -> Float[Tensor, ""]:
-    """Divide the sum of non-negative terms by the number that are above 0; 0 if none is.
+def mean_of_nonzero(
+    terms: Float[Tensor, "..."], weights: Float[Tensor, "..."] | None = None
+) -> Float[Tensor, ""]:
+    """The mean of those non-negative terms that are above 0, each with its weight, if there are any; 0 if none is.
 
     >>> mean_of_nonzero(torch.tensor([0.0, 1.0, 0.0, 3.0]))
     tensor(2.)
+    >>> mean_of_nonzero(torch.tensor([0.0, 1.0, 3.0]), torch.tensor([4.0, 3.0, 1.0]))
+    tensor(1.5000)
     """
-    return terms.sum() / (terms > 0).sum().clamp(min=1)
+    if weights is None:
+        return terms.sum() / (terms > 0).sum().clamp(min=1)
+    above = ((terms > 0) * weights).sum()
+    return (terms * weights).sum() / above.where(above > 0, 1.0)
