@@ -145,6 +145,17 @@ def test_what_a_table_sets_for_all_rows_is_not_overridden_by_the_runs_of_another
     assert overrides_of(table, [others], {"epochs": 1}) == {"epochs": 1}
 
 
+def test_an_override_that_says_what_the_table_says_is_none():
+    table = dataclasses.replace(TABLE, common={"epochs": 7})
+    others = dataclasses.replace(
+        result("plain", 0, [60], table=table, overrides={"epochs": 7, "lr": 0.5}), table="another"
+    )
+    others.settings["lr"] = 0.5
+    assert overrides_of(table, [others], {}) == {"lr": 0.5}
+    assert overrides_of(table, [others], {"epochs": 7}) == {"epochs": 7, "lr": 0.5}
+    assert find_runs(table, [others], {"lr": 0.5})["plain"] == {0: others}
+
+
 def test_three_files_are_written(tmp_path):
     figures = summary(TABLE, RUNS, {})
     paths = write_table(figures, tmp_path / "out")

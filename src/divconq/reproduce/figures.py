@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from divconq.config import BEST_BY
-from divconq.reproduce.results import Result, agree, wanted
+from divconq.reproduce.results import Result, agree, settings, wanted
 from divconq.reproduce.statistics import best_epoch, last_epoch, paired_difference, summarise
 from divconq.reproduce.table import Row, Table
 
@@ -22,17 +22,22 @@ Runs = dict[int, Result]
 def overrides_of(table: Table, results: Sequence[Result], given: Mapping[str, Any]) -> dict[str, Any]:
     """The overrides that a table's results were made with, ``given`` among them, if that is not ambiguous.
 
-    What the table sets for all its rows, another backbone say, only runs made for this very table may override.
+    What the table sets for all its rows, another backbone say, only runs made for this very table may override;
+    a run that was given the same is as good as the table's own.
     """
+    own = settings(table.config(table.rows[0], table.rows[0].seeds[0]))
     found: list[dict[str, Any]] = []
     for result in results:
         has_given = all(result.overrides.get(name) == value for name, value in given.items())
-        if not has_given or result.overrides in found or table.clash(result.overrides) is not None:
+        overrides = {
+            name: value for name, value in result.overrides.items() if name in given or own.get(name) != value
+        }
+        if not has_given or overrides in found or table.clash(overrides) is not None:
             continue
-        if result.table != table.name and (result.overrides.keys() - given.keys()) & table.common.keys():
+        if result.table != table.name and (overrides.keys() - given.keys()) & table.common.keys():
             continue
-        if any(agree(result.settings, wanted(table, *run, result.overrides)) for run in table.runs()):
-            found.append(result.overrides)
+        if any(agree(result.settings, wanted(table, *run, overrides)) for run in table.runs()):
+            found.append(overrides)
     if dict(given) in found or not found:
         return dict(given)
     if len(found) > 1:
