@@ -273,6 +273,10 @@ def in_memory(labels: Sequence[int], **factors: Sequence[int]) -> ImageSet:
     return ImageSet(pixels, torch.tensor(labels), names, tuple("1" * len(labels)), factors=known)
 
 
+def in_families(labels: Sequence[int], groups: Sequence[int]) -> ImageSet:
+    return replace(in_memory(labels), groups=torch.tensor(groups))
+
+
 def run(**changes: object) -> Run:
     """A run that has begun on photos that are there."""
     photos()
@@ -648,6 +652,11 @@ SETTINGS = (
     Refusal("fewer dimensions than fixed masks", lambda: Config(masks="fixed", dim=2, k_max=4)),
     Refusal("the same, of `Masks`", lambda: Masks(dim=2, k_max=4, kind="fixed")),
     Refusal("masks of an unknown kind", lambda: Masks(8, 2, "learnt"), "use one of them"),
+    Refusal(
+        "whole super-categories held out, and no number of classes",
+        lambda: Config(val_groups=True),
+        "use for example `--val-classes 10`",
+    ),
     Refusal("a batch that is no multiple", lambda: Config(batch=10, per_class=4)),
     Refusal(
         "images smaller than what the network sees",
@@ -729,6 +738,15 @@ OWN_DATA = (
         "too many classes held out",
         lambda: hold_out(in_memory([0, 1, 2]), 2, seed=0),
         "lower `--val-classes`",
+    ),
+    Refusal(
+        "whole super-categories held out that are not there",
+        lambda: hold_out(in_memory([0, 1, 2]), 1, seed=0, whole_groups=True),
+    ),
+    Refusal(
+        "a super-category that has more classes than are held out",
+        lambda: hold_out(in_families([0, 1, 2, 3], [0, 0, 1, 1]), 1, seed=0, whole_groups=True),
+        "raise `--val-classes`",
     ),
     Refusal("more clusters than images", lambda: open_data(photographed(k_max=8))),
     Refusal(

@@ -116,10 +116,10 @@ class DataCheckArguments:
 
 @dataclass(frozen=True)
 class ReproduceArguments:
-    """Run what a table of experiments lacks, then render it; a stopped one is continued by the same command."""
+    """Run what tables of experiments lack, then render them; the same command continues what was stopped."""
 
-    table: tyro.conf.Positional[Path]
-    """The table, a .yaml file such as those in tables/."""
+    tables: tyro.conf.Positional[tuple[Path, ...]]
+    """The tables, .yaml files such as those in tables/, one after the other."""
     out: Path = Path("results")
     """Where finished/ (a small JSON of each run), runs/ (those not finished) and TABLE.md, .tex and .json go."""
     root: Path | None = None
@@ -143,11 +143,11 @@ class ReproduceArguments:
     ] = ()
     """Change a setting in all rows, for example epochs=30; may be repeated, and is recorded with each result."""
     rows: str | None = None
-    """Run only these rows, for example margin,fixed."""
+    """Run only these rows, for example margin,fixed; of several tables, each runs those that it has."""
     seeds: str | None = None
     """Run only these seeds, for example 0,1."""
     max_minutes: float | None = None
-    """Start no run that would end later than this, by the mean time of those that are done."""
+    """Start no run that would end later than this, by the mean time of those that are done; for all tables together."""
     commit: str | None = None
     """What to record as the version of the code where git cannot be asked."""
     keep_runs: bool = False
@@ -157,7 +157,7 @@ class ReproduceArguments:
     render_only: bool = False
     """Run nothing: render the results that are there. The data and the weights are not needed."""
     json: bool = False
-    """Print the table as JSON instead of Markdown."""
+    """Print JSON instead of Markdown, an object a table."""
 
 
 @dataclass(frozen=True)

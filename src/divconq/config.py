@@ -42,6 +42,8 @@ class Config:
     """Own photos without a test folder: the share of the classes that is kept for testing."""
     val_classes: int = 0
     """Hold out this many training classes, and choose the best epoch by MAP@R on them, not on the test classes."""
+    val_groups: bool = False
+    """Hold out whole super-categories (bird families, say), so that no relative of a held-out class is trained on."""
     singletons: Literal["refuse", "drop", "keep"] = "refuse"
     """What to do with training classes of one image: stop, drop them, or keep them as negatives."""
     image_size: int = 224
@@ -192,6 +194,10 @@ class Config:
             raise ValueError(f"mask_split_noise must lie in [0, 1), got {self.mask_split_noise}")
         if self.norm_weight_decay is not None:
             _at_least("norm_weight_decay", self.norm_weight_decay, 0.0)
+        if self.val_groups and not self.val_classes:
+            raise ValueError(
+                "val_groups says which classes are held out, and val_classes how many: it must be above 0, got 0"
+            )
         _at_least("batch", self.batch, 2)
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise ValueError(f"lr must be a positive number, got {self.lr}")

@@ -24,7 +24,9 @@ def open_data(config: Config) -> tuple[Dataset, ImageSet | None]:
     )
     train, validation = data.train, None
     if config.val_classes:
-        train, validation = hold_out(train, config.val_classes, seed=config.seed)
+        train, validation = hold_out(
+            train, config.val_classes, seed=config.seed, whole_groups=config.val_groups
+        )
     alone = (train.labels.bincount() == 1).nonzero().flatten().tolist()
     if alone and config.singletons == "refuse":
         some = ", ".join(repr(train.names[label]) for label in alone[:3])

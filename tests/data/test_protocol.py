@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from divconq.data import hold_out
 from divconq.data.protocol import ImageSet, InMemory, count_matches, known_cameras
 
 
@@ -44,3 +45,35 @@ def test_cameras_must_be_known_on_both_sides():
     assert count_matches(with_cameras, without).tolist() == [2, 2]
     assert count_matches(without, with_cameras).tolist() == [2, 2]
     assert count_matches(without).tolist() == [1, 1]
+
+
+def families(sizes):
+    """One image of each class; classes are in families of these sizes, in turn, so that families are interleaved."""
+    groups = [family for round_ in range(max(sizes)) for family, size in enumerate(sizes) if round_ < size]
+    labels = torch.arange(len(groups))
+    pixels = InMemory(torch.zeros(len(groups), 8, 8, 3, dtype=torch.uint8))
+    names = tuple(str(label) for label in labels.tolist())
+    return ImageSet(pixels, labels, names, names, groups=torch.tensor(groups))
+
+
+def test_whole_families_are_held_out_as_many_as_fit():
+    sizes = [4, 3, 2, 2, 1, 1, 1]
+    images = families(sizes)
+    seen = set()
+    for seed in range(30):
+        rest, held = hold_out(images, 6, seed=seed, whole_groups=True)
+        kept, away = rest.groups.unique().tolist(), held.groups.unique().tolist()
+        assert not set(kept) & set(away), "no relative stays behind"
+        assert sorted(kept + away) == list(range(7))
+        assert len(held.names) == sum(sizes[family] for family in away) <= 6
+        assert all(sizes[family] + len(held.names) > 6 for family in kept), "another would fit"
+        seen.add(tuple(away))
+    assert len(seen) > 5, "drawn by the seed"
+    again = hold_out(images, 6, seed=3, whole_groups=True)[1]
+    assert again.names == hold_out(images, 6, seed=3, whole_groups=True)[1].names
+
+
+def test_a_family_that_does_not_fit_stays():
+    rest, held = hold_out(families([4, 4, 3]), 5, seed=0, whole_groups=True)
+    assert len(held.names) in (3, 4)
+    assert len(rest.names) == 11 - len(held.names)

@@ -256,6 +256,41 @@ def test_the_command(complete, text, tmp_path, capsys, no_training):
     assert printed.err == "photos: 2 runs, 2 done\n"
 
 
+def test_several_tables_in_one_command(complete, text, tmp_path, capsys, no_training):
+    paths, out = [tmp_path / "one.yaml", tmp_path / "two.yaml"], tmp_path / "out"
+    for path in paths:
+        path.write_text(text)
+    paths[1].write_text(text.replace("  plain:", "  simple:").replace("baseline: plain", "baseline: simple"))
+    shutil.copytree(complete[0] / "finished", out / "finished")
+    command = ["reproduce", *map(str, paths), "--out", str(out), "--device", "cpu"]
+    main([*command, "--json"])
+    printed = capsys.readouterr()
+    both = [json.loads(line) for line in printed.out.splitlines()]
+    assert [(table["table"], [row["row"] for row in table["rows"]]) for table in both] == [
+        ("one", ["plain", "fixed"]),
+        ("two", ["simple", "fixed"]),
+    ]
+    assert printed.err == "one: 4 runs, 4 done\ntwo: 4 runs, 4 done\n"
+    main([*command, "--rows", "simple,fixed", "--dry-run", "--seeds", "0"])
+    listed = capsys.readouterr().out
+    assert [line.split(":")[0] for line in listed.splitlines()] == [
+        "fixed, seed 0",
+        "1 of 1 are done",
+        "simple, seed 0",
+        "fixed, seed 0",
+        "2 of 2 are done",
+    ]
+    main([*command, "--rows", "simple"])
+    assert capsys.readouterr().err == "two: 2 runs, 2 done\n"
+    for words, message in (
+        ([*command, "--rows", "smiple"], "one, two has no row 'smiple'"),
+        (["reproduce"], "no table was named"),
+    ):
+        with pytest.raises(SystemExit):
+            main(words)
+        assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

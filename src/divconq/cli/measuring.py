@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+import time
 from typing import Any
 
 import tyro
@@ -17,43 +18,55 @@ def reproduce_command(argv: list[str]) -> None:
     parsed = tyro.cli(ReproduceArguments, args=argv, prog="divconq reproduce")
     from divconq import reproduce as tables
 
-    table = tables.load_table(parsed.table)
-    if parsed.preset is not None:
-        table = table.with_preset(parsed.preset)
+    if not parsed.tables:
+        raise ValueError("no table was named; give a .yaml file such as those in tables/")
     changes = tables.parse_changes(parsed.changes)
     if parsed.backbone is not None:
         changes["backbone"] = parsed.backbone
     for name in ("backbone_weights", "import_file"):
         if (path := getattr(parsed, name)) is not None:
             changes[name] = path.resolve()
+    wanted = [tables.load_table(path) for path in parsed.tables]
+    if parsed.preset is not None:
+        wanted = [table.with_preset(parsed.preset) for table in wanted]
     if parsed.render_only:
-        figures = tables.render(table, parsed.out, changes)
-        print(json.dumps(figures) if parsed.json else tables.markdown(figures))
+        for table in wanted:
+            figures = tables.render(table, parsed.out, changes)
+            print(json.dumps(figures) if parsed.json else tables.markdown(figures))
         return
     machine = {name: getattr(parsed, name) for name in ("root", "device", "workers", "cache")}
-    rows, seeds = tables.parse_names(parsed.rows), tables.parse_seeds(parsed.seeds)
+    rows, seeds = tables.share_rows(wanted, tables.parse_names(parsed.rows)), tables.parse_seeds(parsed.seeds)
+    plans = [
+        tables.plan(table, parsed.out, changes, rows=some, seeds=seeds, **machine) for table, some in rows
+    ]
     if parsed.dry_run:
-        planned = tables.plan(table, parsed.out, changes, rows=rows, seeds=seeds, **machine)
-        print(tables.plan_text(planned, parsed.out))
+        for planned in plans:
+            print(tables.plan_text(planned, parsed.out))
         return
-    try:
-        outcome = tables.reproduce(
-            table,
-            parsed.out,
-            changes,
-            rows=rows,
-            seeds=seeds,
-            max_minutes=parsed.max_minutes,
-            keep_runs=parsed.keep_runs,
-            commit=parsed.commit,
-            say=lambda line: print(line, file=sys.stderr, flush=True),
-            **machine,
-        )
-    except KeyboardInterrupt:
-        fail("stopped; continue from the last checkpoint with the same command", 130)
-    print(json.dumps(outcome.figures) if parsed.json else tables.markdown(outcome.figures))
-    if outcome.failed:
-        fail(f"{len(outcome.failed)} runs failed: {'; '.join(outcome.failed)}", 1)
+    for planned in plans:
+        tables.check_losses(planned)
+    start, failed = time.monotonic(), list[str]()
+    for table, some in rows:
+        left = None if parsed.max_minutes is None else parsed.max_minutes - (time.monotonic() - start) / 60
+        try:
+            outcome = tables.reproduce(
+                table,
+                parsed.out,
+                changes,
+                rows=some,
+                seeds=seeds,
+                max_minutes=left,
+                keep_runs=parsed.keep_runs,
+                commit=parsed.commit,
+                say=lambda line: print(line, file=sys.stderr, flush=True),
+                **machine,
+            )
+        except KeyboardInterrupt:
+            fail("stopped; continue from the last checkpoint with the same command", 130)
+        print(json.dumps(outcome.figures) if parsed.json else tables.markdown(outcome.figures))
+        failed += outcome.failed
+    if failed:
+        fail(f"{len(failed)} runs failed: {'; '.join(failed)}", 1)
 
 
 def bench_command(argv: list[str]) -> None:

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import torch
+from jaxtyping import Int64
+from torch import Tensor
 
 from divconq.checks import did_you_mean
 from divconq.data.benchmarks import READERS
@@ -89,13 +91,44 @@ def drop_singletons(images: ImageSet) -> ImageSet:
     return subset(images, counts[images.labels] > 1)
 
 
-def hold_out(images: ImageSet, classes: int, *, seed: int) -> tuple[ImageSet, ImageSet]:
-    """Split off ``classes`` of the classes, drawn by ``seed``: the rest, and those held out."""
+def hold_out(
+    images: ImageSet, classes: int, *, seed: int, whole_groups: bool = False
+) -> tuple[ImageSet, ImageSet]:
+    """Split off ``classes`` of the classes, drawn by ``seed``: the rest, and those held out.
+
+    With ``whole_groups``, super-categories with all of their classes, as many as fit into that number: no relative of
+    a class that is held out stays behind.
+    """
     if classes > len(images.names) - 2:
         raise ValueError(
             f"val_classes must leave at least two classes to train on: at most {len(images.names) - 2} of "
             f"{len(images.names)}, got {classes}"
         )
-    order = torch.randperm(len(images.names), generator=torch.Generator().manual_seed(seed))
-    held = torch.isin(images.labels, order[:classes])
+    draw = torch.Generator().manual_seed(seed)
+    chosen = (
+        _whole_groups(images, classes, draw)
+        if whole_groups
+        else torch.randperm(len(images.names), generator=draw)
+    )
+    held = torch.isin(images.labels, chosen[:classes])
     return subset(images, ~held), subset(images, held)
+
+
+def _whole_groups(images: ImageSet, classes: int, draw: torch.Generator) -> Int64[Tensor, " c"]:
+    """The classes of groups in random order, each group that still fits."""
+    if images.groups is None:
+        raise ValueError("val_groups needs super-categories, and the data has none; use --no-val-groups")
+    group_of = torch.zeros(len(images.names), dtype=torch.int64)
+    group_of[images.labels] = images.groups
+    names, sizes = group_of.unique(return_counts=True)
+    chosen, count = [], 0
+    for g in torch.randperm(len(names), generator=draw).tolist():
+        if count + int(sizes[g]) <= classes:
+            chosen.append(int(names[g]))
+            count += int(sizes[g])
+    if not chosen:
+        raise ValueError(
+            f"val_classes must be at least {int(sizes.min())}, the classes of the smallest super-category, to hold out "
+            f"a whole one, got {classes}"
+        )
+    return torch.isin(group_of, torch.tensor(chosen)).nonzero().flatten()

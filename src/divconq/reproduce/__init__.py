@@ -10,7 +10,7 @@ From a program, on a machine that has nothing but the results::
 from divconq.reproduce.figures import summary
 from divconq.reproduce.render import brief, latex, markdown, text
 from divconq.reproduce.results import Result, read_results
-from divconq.reproduce.runs import Outcome, plan, plan_text, render, reproduce
+from divconq.reproduce.runs import Outcome, check_losses, plan, plan_text, render, reproduce
 from divconq.reproduce.table import (
     Row,
     Table,
@@ -19,6 +19,7 @@ from divconq.reproduce.table import (
     parse_names,
     parse_seeds,
     parse_table,
+    share_rows,
 )
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Row",
     "Table",
     "brief",
+    "check_losses",
     "latex",
     "load_table",
     "markdown",
@@ -39,6 +41,7 @@ __all__ = [
     "read_results",
     "render",
     "reproduce",
+    "share_rows",
     "summary",
     "text",
 ]

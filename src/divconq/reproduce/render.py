@@ -35,13 +35,18 @@ def markdown(figures: Mapping[str, Any]) -> str:
 
 
 def brief(figures: Mapping[str, Any], metrics: Sequence[str] = ("recall@1", "map@r")) -> list[str]:
-    """The table in Markdown, a line a row, of one epoch: that chosen on held-out classes, or the last without any."""
+    """The table in Markdown, a line a row, of one epoch: that chosen on held-out classes, or the last without any.
+
+    Rows that were not run are left out.
+    """
     selection = "held_out" if "held_out" in figures["selections"] else "last"
     head = ["", "seeds"]
     for metric in metrics:
         head += [title(metric), "over baseline"]
     lines = [[*head, "training"], ["---", "---"] + ["---:"] * (2 * len(metrics) + 1)]
     for row in figures["rows"]:
+        if not row["files"]:
+            continue
         line = [row["title"], _seeds(row)]
         for metric in metrics:
             score = row["scores"][metric][selection]

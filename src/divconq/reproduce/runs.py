@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from divconq.checks import did_you_mean
 from divconq.config import Config
 from divconq.report import title
 from divconq.reproduce.figures import SELECTIONS, find_runs, overrides_of, selected_epoch, summary
@@ -26,7 +25,7 @@ from divconq.reproduce.results import (
     wanted,
     write_result,
 )
-from divconq.reproduce.table import Row, Table
+from divconq.reproduce.table import Row, Table, share_rows
 
 FINISHED, SCRATCH = "finished", "runs"
 
@@ -74,11 +73,7 @@ def plan(
     """The runs of a table, or of some rows and seeds of it, in the order they are made."""
     changes = changes or {}
     changed, overrides = table.with_changes(changes), portable(changes)
-    names = [row.name for row in table.rows]
-    for name in rows:
-        if name not in names:
-            hint = did_you_mean(name, names)
-            raise ValueError(f"{table.name} has no row {name!r}: choose from {', '.join(names)}{hint}")
+    share_rows([table], rows)
     if unknown := set(seeds) - {seed for row in table.rows for seed in row.seeds}:
         raise ValueError(f"{table.name} has no seed {min(unknown)}; edit its seeds")
     found = find_runs(table, read_results(out / FINISHED), overrides)

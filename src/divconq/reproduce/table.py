@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -194,6 +194,23 @@ def parse_names(text: str | None) -> list[str]:
     ['margin', 'fixed']
     """
     return [] if text is None else [name.strip() for name in text.split(",")]
+
+
+def share_rows(tables: Sequence[Table], names: Collection[str]) -> list[tuple[Table, list[str]]]:
+    """Of several tables those that have rows of these names, each with its own; without names all, and all rows.
+
+    >>> table = parse_table("one", "{title: One, preset: cub, rows: {margin: {flags: {k_max: 1}}}}")
+    >>> [rows for _, rows in share_rows([table], ["margin"])]
+    [['margin']]
+    """
+    known = dict.fromkeys(row.name for table in tables for row in table.rows)
+    for name in names:
+        if name not in known:
+            all_of_them = ", ".join(table.name for table in tables)
+            hint = did_you_mean(name, known)
+            raise ValueError(f"{all_of_them} has no row {name!r}: choose from {', '.join(known)}{hint}")
+    shared = [(table, [row.name for row in table.rows if row.name in names]) for table in tables]
+    return [(table, rows) for table, rows in shared if rows or not names]
 
 
 def parse_seeds(text: str | None) -> list[int]:
