@@ -979,6 +979,7 @@ PROCESSES = (
 )
 
 TABLES = (
+    Refusal("no table of experiments", lambda: main("reproduce")),
     Refusal("a table of experiments that is not there", lambda: main("reproduce", "t.yaml")),
     Refusal("a table that is no YAML", lambda: load_table(experiments("rows: {"))),
     Refusal("a table without a title, a preset or rows", lambda: parse_table("t", "title: T")),
@@ -1069,6 +1070,7 @@ UNLISTED = {
     "__init__.py: __getattr__": "Python's own words for a name that a module does not have",
     "analysis/runs.py: _read_division": "listed by read_run as what is missing of a run",
     "checkpoints.py: _write_archive": "what the system says of a full disk",
+    "data/workers.py: work_on": "what the system said in another process, in its words",
     "distributed.py: _raise_together": "what another process said, in its words",
     "stopping.py: StopSignals._note": "Ctrl-C or SIGTERM, which is not an error",
     "train.py: halt": "the same",

@@ -127,7 +127,7 @@ class ReproduceArguments:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto takes the GPU if there is one."""
     workers: int = 0
-    """Threads that decode images; 0 takes one for each processor core."""
+    """How many decode images at a time; 0 takes one for each processor core."""
     cache: bool = True
     """Decode images once into a file and read them from there."""
     preset: str | None = None

@@ -57,7 +57,7 @@ class Config:
     crop_scale: tuple[float, float] = (0.08, 1.0)
     """Share of the image that a random_resized crop covers, least and most."""
     workers: int = 0
-    """Threads that decode images; 0 takes one for each processor core."""
+    """How many decode images at a time; 0 takes one for each processor core."""
 
     # --- network ---
     backbone: str = "resnet50.tv_in1k"

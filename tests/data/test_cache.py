@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from divconq.data import cache, decoding
+from divconq.data import cache, decoding, workers
 from divconq.data.cache import Cached, cached
 from divconq.data.decoding import UnreadableError
 from divconq.data.folder import flat_folder
@@ -359,22 +359,23 @@ def test_a_disk_that_is_full_to_the_last_byte_leaves_nothing(photos, store, monk
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from divconq.data import cache
+from divconq.data import cache, workers
 from divconq.data.folder import flat_folder
 
-store = Path(sys.argv[2])
+store, workers.WORTH_PROCESSES = Path(sys.argv[2]), 1
 for most in (0, 5, 100, 1919):
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
     try:
-        cache.cached(flat_folder(Path(sys.argv[1]), size=8, workers=1), store)
+        cache.cached(flat_folder(Path(sys.argv[1]), size=8, workers=int(sys.argv[3])), store)
     except ValueError as error:
         print([file.suffix for file in store.iterdir()], error)
 """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the system has no such limit")
-def test_a_system_that_allows_no_more_bytes_leaves_nothing(photos, store):
-    command = [sys.executable, "-c", LIMITED, str(photos), str(store)]
+@pytest.mark.parametrize("workers", ["1", "2"], ids=["in this process", "in others"])
+def test_a_system_that_allows_no_more_bytes_leaves_nothing(photos, store, workers):
+    command = [sys.executable, "-c", LIMITED, str(photos), str(store), workers]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == 4 * [
         f"['.lock'] {store} was full before the cache was complete, so what there was of it is removed; {cache.REMEDY}"
@@ -419,6 +420,66 @@ def test_a_folder_without_the_right_to_write(photos, store):
     store.mkdir(mode=0o500)
     with pytest.raises(ValueError, match=r"cannot be used \(.*Permission denied.*\); set DIVCONQ_CACHE"):
         cached(opened(photos), store)
+
+
+# Decoded by other processes
+
+
+@pytest.fixture
+def in_processes(monkeypatch):
+    monkeypatch.setattr(workers, "WORTH_PROCESSES", 1)
+
+
+@pytest.mark.usefixtures("in_processes", "chunks_of_three")
+def test_processes_write_the_same_images(photos, store):
+    images = opened(photos)
+    assert torch.equal(everything(cached(images, store)), everything(images))
+    assert kinds(store) == [".json", ".lock", ".u8"]
+
+
+@pytest.mark.usefixtures("in_processes", "chunks_of_three")
+def test_what_processes_cannot_read_is_named_and_the_rest_is_kept(photos, store, decoded):
+    images = opened(photos)
+    decoded.fail["3.png"] = UnreadableError(photos / "3.png", "truncated")
+    with pytest.raises(
+        ValueError, match=r"got 1 of 10 .*3\.png \(truncated\); remove .*, the others are kept"
+    ):
+        cached(images, store)
+    decoded.fail.clear()
+    workers.WORTH_PROCESSES = 100
+    assert torch.equal(everything(cached(images, store)), everything(images))
+    assert decoded.names == ["3.png"]
+
+
+SLOW = """
+import sys, time
+from pathlib import Path
+from divconq.data import cache, workers
+from divconq.data.folder import flat_folder
+
+real, cache.CHUNK, workers.WORTH_PROCESSES, workers.TOGETHER = cache.decode, 1, 1, 1
+
+def slow(*about):
+    time.sleep(0.2)
+    return real(*about)
+
+cache.decode = slow
+cache.cached(flat_folder(Path(sys.argv[1]), size=8, workers=2), Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there are threads")
+def test_a_build_by_processes_that_is_killed_goes_on(photos, store, decoded):
+    images = opened(photos)
+    build = subprocess.Popen([sys.executable, "-c", SLOW, str(photos), str(store)], stderr=subprocess.DEVNULL)
+    while not any(file.read_bytes().count(1) >= 3 for file in store.glob("*.done")):
+        assert build.poll() is None
+    build.kill()
+    build.wait()
+    assert torch.equal(
+        everything(cached(images, store)), everything(images)
+    )  # once its processes have noticed
+    assert 0 < len(decoded.names) <= 7
 
 
 # Changes under a running process

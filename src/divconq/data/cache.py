@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from divconq.data.decoding import Box, UnreadableError, decode
 from divconq.data.files import Decoded, refuse_unreadable
 from divconq.data.protocol import Chosen, ImageSet, Pixels
 from divconq.data.stamps import cache_folder, for_each, stamp
+from divconq.data.workers import work_on
 from divconq.writing import FULL
 
 FORMAT = 3  # to be raised when decoding gives other pixels
@@ -128,40 +128,34 @@ def _fill(
     boxes = _boxes(pixels)
     trouble: list[str | None] = [None] * len(stamps)
 
-    def decoded(i: int) -> UInt8[np.ndarray, "size size 3"] | None:
-        if stamps[i] in elsewhere:
-            return elsewhere[stamps[i]]
-        try:
-            image = np.ascontiguousarray(decode(pixels.files[i], pixels.size, boxes[i]))
-        except UnreadableError as error:
-            trouble[i] = error.reason
-            return None
-        if stamp(pixels.files[i], boxes[i]) == stamps[i]:
-            return image
-        trouble[i] = "it was changed while it was read: start again"
-        return None
-
-    def write(i: int) -> bool:
-        image = decoded(i)
+    def write(i: int) -> str | None:
+        """Decode an image, or copy it, into the file; returns what is wrong with it."""
+        image = elsewhere.get(stamps[i])
         if image is None:
-            return False
+            try:
+                image = np.ascontiguousarray(decode(pixels.files[i], pixels.size, boxes[i]))
+            except UnreadableError as error:
+                return error.reason
+            if stamp(pixels.files[i], boxes[i]) != stamps[i]:
+                return "it was changed while it was read: start again"
         with place.partial.open("r+b") as own:  # others write elsewhere in it at the same time
             own.seek(i * place.row)
             own.write(image.data)
-        return True
+        return None
 
-    wanted = np.flatnonzero(~done)
+    wanted = np.flatnonzero(~done).tolist()
     with (
         place.partial.open("r+b") as file,
-        ThreadPoolExecutor(pixels.workers) as pool,
         tqdm(total=len(done), initial=int(done.sum()), desc="decoding", unit=" images", disable=None) as bar,
     ):
-        for rows in np.split(wanted, range(CHUNK, len(wanted), CHUNK)):
-            for row, written in zip(rows.tolist(), pool.map(write, rows.tolist()), strict=True):
-                done[row] = written
-                bar.update()
-            os.fsync(file.fileno())
-            _write(place.done, done.tobytes())
+        for number, (row, wrong) in enumerate(
+            zip(wanted, work_on(write, wanted, pixels.workers), strict=True), 1
+        ):
+            trouble[row], done[row] = wrong, wrong is None
+            bar.update()
+            if number % CHUNK == 0 or number == len(wanted):
+                os.fsync(file.fileno())
+                _write(place.done, done.tobytes())
     return trouble
 
 

@@ -19,6 +19,7 @@ from tqdm import tqdm
 from divconq.data.decoding import UnreadableError, decode, exif_orientation, open_image
 from divconq.data.protocol import Chosen, Pixels
 from divconq.data.stamps import cache_folder, for_each, stamp
+from divconq.data.workers import work_on
 from divconq.writing import write_atomically
 
 Result = TypeVar("Result")
@@ -167,17 +168,17 @@ def check_readable(stores: Iterable[Pixels]) -> None:
 def read_each(
     work: Callable[[Path], Result], files: Sequence[Path], workers: int, title: str
 ) -> list[Result]:
-    """Do the work for each file, in threads, below a progress bar.
+    """Do the work for each file, below a progress bar.
 
     >>> read_each(lambda file: file.suffix, [Path("1.jpg"), Path("2.png")], 2, "looking")
     ['.jpg', '.png']
     """
     from PIL import Image
 
-    Image.init()  # before there are threads
-    with ThreadPoolExecutor(workers) as pool:
-        bar = tqdm(
-            pool.map(work, files),
+    Image.init()  # before there are threads or processes
+    return list(
+        tqdm(
+            work_on(work, files, workers),
             desc=title,
             total=len(files),
             unit=" files",
@@ -185,7 +186,7 @@ def read_each(
             dynamic_ncols=True,
             disable=None,
         )
-        return list(bar)
+    )
 
 
 def _whole(pixels: Pixels) -> Pixels:
