@@ -83,13 +83,13 @@ def table(seconds: dict[str, float], given: argparse.Namespace, count: int) -> s
     decoding = {name: count / seconds[name] for name in ("loop", "threads", "build")}
     reading = {name: given.batches / seconds[name] for name in ("decode batches", "read batches")}
     first, per_batch = decoding["loop"], reading["decode batches"]
-    threads = f"{given.workers} threads"
+    threads, processes = f"{given.workers} threads", f"{given.workers} processes"
     lines = [
         "| decoding every image once | images/s | ratio |",
         "|---|---|---|",
         f"| in a loop | {first:,.0f} | 1.00 |",
         f"| {threads}, nothing kept | {decoding['threads']:,.0f} | {decoding['threads'] / first:.2f} |",
-        f"| building the cache, {threads} | {decoding['build']:,.0f} | {decoding['build'] / first:.2f} |",
+        f"| building the cache, {processes} | {decoding['build']:,.0f} | {decoding['build'] / first:.2f} |",
         "",
         f"| random batches of {given.batch} | batches/s | ratio |",
         "|---|---|---|",

@@ -557,7 +557,7 @@ def test_a_rank_killed_in_a_run_ends_the_others_with_a_sentence(smooth, tmp_path
 
 
 def test_the_processes_of_a_machine_share_its_cores(monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr("divconq.device.cpus", lambda: 8)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert (threads(0), threads(3)) == (2, 3)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "16")

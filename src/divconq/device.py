@@ -1,18 +1,28 @@
 """Where a run computes, and in which precision."""
 
 import os
+import sys
 
 import torch
 
 
 def threads(workers: int) -> int:
-    """How many threads to use: as many as asked for; 0 is one for each processor core, shared by ``torchrun``'s.
+    """How many threads to use: as many as asked for; 0 is one for each core it may use, shared by ``torchrun``'s.
 
     >>> threads(3), threads(0) >= 1
     (3, True)
     """
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return workers or max(1, (os.cpu_count() or 1) // processes)
+    return workers or max(1, cpus() // processes)
+
+
+def cpus() -> int:
+    """How many processor cores this process may use.
+
+    >>> cpus() >= 1
+    True
+    """
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def pick_device(name: str) -> torch.device:

@@ -14,12 +14,12 @@ from divconq.bench.algorithms import compare_kmeans, compare_nmi, compare_search
 from divconq.bench.memory import evaluation_memory
 from divconq.bench.photos import files_of, first, image_files, in_memory
 from divconq.bench.steps import embedding_rates, training_rates
-from divconq.bench.torchvision_loop import cpus, plain_rates
+from divconq.bench.torchvision_loop import plain_rates
 from divconq.checks import did_you_mean
 from divconq.config import Config
 from divconq.data.augmentation import augmentation
 from divconq.datasets import open_data
-from divconq.device import pick_device, uses_bf16
+from divconq.device import cpus, pick_device, uses_bf16
 from divconq.graphs import first_line
 from divconq.job import prepare
 from divconq.model import make_model

@@ -1,6 +1,5 @@
 """The loop that most programs have: files decoded by a DataLoader's workers, torchvision, an eager network."""
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from divconq.bench.timing import timed
 from divconq.data.augmentation import ANGLE, BLURS, HOLE, HOLES, SHIFT, Augmentation
+from divconq.device import cpus
 from divconq.losses import MarginLoss
 from divconq.model import Embedder
 
@@ -174,12 +174,3 @@ def tf32_products() -> Iterator[None]:
         yield
     finally:
         setattr(matmul, name, before)
-
-
-def cpus() -> int:
-    """How many CPUs this process may use.
-
-    >>> cpus() >= 1
-    True
-    """
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

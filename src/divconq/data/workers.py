@@ -65,5 +65,5 @@ class _Work(Dataset[Result | OSError], Generic[Item, Result]):
 
 
 def _may_fork() -> bool:
-    """Whether processes can be started without a look at the main program; those of others are not to have any."""
+    """Whether processes can be forked here; a daemonic one may have none of its own."""
     return sys.platform == "linux" and not multiprocessing.current_process().daemon

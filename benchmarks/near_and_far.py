@@ -1,0 +1,156 @@
+"""Do held-out training classes tell what test classes will? Near ones, and whole families, with and without division.
+
+    python benchmarks/near_and_far.py --root DIR --backbone-weights FILE [--import FILE.py --backbone NAME] --json OUT
+
+The backbone stays as it is: its features of all images of CUB200-2011 are taken once, and only the embedding layer is
+trained on them, which takes seconds on a CPU. Of the training classes of each seed two sets are held out: whole
+families, whose relatives are not trained on, and then as many other classes at random, most of which leave relatives.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+
+import torch
+from relatives import related
+from torch import Tensor
+
+from divconq import DivideAndConquer, retrieval_scores
+from divconq.data import Dataset, ImageSet, hold_out, open_dataset
+from divconq.data.cache import cached
+from divconq.losses import make_loss
+from divconq.model import import_file, make_model
+from divconq.presets import preset
+from divconq.reproduce.results import code_version, hardware
+from divconq.reproduce.statistics import paired_difference
+from divconq.search import embed_images
+
+LOSSES = ("margin", "triplet", "soft_triplet", "npairs")
+SPLITS = ("near", "far", "test")
+SCORES = {"recall@1": "R@1", "map@r": "MAP@R"}
+DIM, BATCH, EPOCHS, DIVIDE_EVERY = 512, 112, 30, 10
+
+
+@dataclass(frozen=True)
+class Split:
+    """Features of some images, and their classes."""
+
+    x: Tensor
+    labels: Tensor
+
+
+def main() -> None:
+    """Train all, and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--root", type=Path)
+    parser.add_argument("--backbone", default="resnet50.tv_in1k")
+    parser.add_argument("--backbone-weights", type=Path)
+    parser.add_argument("--import", dest="import_file", type=Path)
+    parser.add_argument("--classes", type=int, default=15, help="held out, near and far each")
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--lr", type=float, default=1e-4)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    data = open_dataset("cub", root=given.root, size=320, workers=2)
+    runs = list(all_runs(data, take_features(data.train, given), take_features(data.test, given), given))
+    about = {"code": code_version(), "hardware": hardware("cpu"), "torch": torch.__version__}
+    if given.json:
+        given.json.write_text(
+            json.dumps({**about, "lr": given.lr, "classes": given.classes, "runs": runs}) + "\n"
+        )
+    print(table(runs))
+    print(f"\n{about}, relatives of near classes: {mean(run['near relatives'] for run in runs):.0%}")
+
+
+def take_features(images: ImageSet, given: argparse.Namespace) -> Tensor:
+    """What the backbone gives for each image, seen as at test time."""
+    if given.import_file is not None:
+        import_file(given.import_file)
+    config = replace(preset("cub"), precision="bf16")
+    model = make_model(
+        given.backbone,
+        DIM,
+        pretrained=given.backbone_weights is None,
+        weights=given.backbone_weights,
+    )
+    return embed_images(config, model.eval(), cached(images), features=True, progress="features")
+
+
+def all_runs(data: Dataset, trained: Tensor, tested: Tensor, given: argparse.Namespace) -> Iterator[dict]:
+    """Every loss, with and without division, for every seed, on the features of both halves."""
+    place = {path: number for number, path in enumerate(data.train.paths)}
+
+    def part(images: ImageSet) -> Split:
+        return Split(trained[[place[path] for path in images.paths]], images.labels)
+
+    for seed in range(given.seeds):
+        rest, far = hold_out(data.train, given.classes, seed=seed, whole_groups=True)
+        rest, near = hold_out(rest, given.classes, seed=seed)
+        splits = {"near": part(near), "far": part(far), "test": Split(tested, data.test.labels)}
+        for loss in LOSSES:
+            for masks in ("none", "fixed"):
+                scores = run(part(rest), splits, loss, masks, seed=seed, lr=given.lr)
+                about = {"loss": loss, "masks": masks, "seed": seed, "near relatives": related(near, rest)}
+                yield {**about, **scores}
+
+
+def run(train: Split, splits: dict[str, Split], loss: str, masks: str, *, seed: int, lr: float) -> dict:
+    """Train the embedding layer; the scores on each split after the last epoch, in percent."""
+    torch.manual_seed(seed)
+    head = torch.nn.Linear(train.x.shape[1], DIM)
+    optimizer = torch.optim.Adam(head.parameters(), lr=lr, weight_decay=1e-4, fused=True)
+    criterion = make_loss(loss, num_classes=int(train.labels.max()) + 1, dim=DIM)
+    k_max = 4 if masks == "fixed" else 1
+    dc = DivideAndConquer(
+        criterion,
+        train.labels,
+        optimizer,
+        dim=DIM,
+        k_max=k_max,
+        divide_every=DIVIDE_EVERY,
+        masks=masks,
+        seed=seed,
+    )
+    batches = dc.batches(BATCH)
+
+    def embed(split: Split = train) -> Tensor:
+        with torch.no_grad():
+            return dc.conquer(head(split.x))
+
+    for epoch in range(EPOCHS):
+        for cluster, index in dc.epoch(epoch, batches, embed):
+            value = dc(head(train.x[index]), train.labels[index], cluster)
+            optimizer.zero_grad()
+            value.backward()
+            optimizer.step()
+    found = {}
+    for name, split in splits.items():
+        scores = retrieval_scores(embed(split), split.labels)
+        found |= {f"{name} {score}": 100 * scores[score] for score in SCORES}
+    return found
+
+
+def table(runs: list[dict]) -> str:
+    """What division adds on each kind of classes after the last epoch, and its 95% interval."""
+    lines = []
+    for score, title in SCORES.items():
+        lines += [f"| {title}, fixed masks over none | {' | '.join(SPLITS)} |", "|---|---|---|---|"]
+        for loss in LOSSES:
+            cells = []
+            for split in SPLITS:
+                by = {
+                    masks: [r[f"{split} {score}"] for r in runs if (r["loss"], r["masks"]) == (loss, masks)]
+                    for masks in ("none", "fixed")
+                }
+                gain = paired_difference(by["fixed"], by["none"])
+                cells.append(f"{mean(by['none']):.2f} {gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]")
+            lines.append(f"| {loss} | {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
