@@ -8,6 +8,7 @@ families, whose relatives are not trained on, and then as many other classes at 
 """
 
 import argparse
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from divconq.reproduce.statistics import paired_difference
 from divconq.search import embed_images
 
 LOSSES = ("margin", "triplet", "soft_triplet", "npairs")
+MASKS = ("none", "fixed")
 SPLITS = ("near", "far", "test")
 SCORES = {"recall@1": "R@1", "map@r": "MAP@R"}
 DIM, BATCH, EPOCHS, DIVIDE_EVERY = 512, 112, 30, 10
@@ -50,19 +52,18 @@ def main() -> None:
     parser.add_argument("--backbone-weights", type=Path)
     parser.add_argument("--import", dest="import_file", type=Path)
     parser.add_argument("--classes", type=int, default=15, help="held out, near and far each")
-    parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--lr", type=float, default=1e-4)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--lr", type=float, nargs="+", default=[1e-4, 1e-3])
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     data = open_dataset("cub", root=given.root, size=320, workers=2)
     runs = list(all_runs(data, take_features(data.train, given), take_features(data.test, given), given))
     about = {"code": code_version(), "hardware": hardware("cpu"), "torch": torch.__version__}
     if given.json:
-        given.json.write_text(
-            json.dumps({**about, "lr": given.lr, "classes": given.classes, "runs": runs}) + "\n"
-        )
-    print(table(runs))
-    print(f"\n{about}, relatives of near classes: {mean(run['near relatives'] for run in runs):.0%}")
+        given.json.write_text(json.dumps({**about, "classes": given.classes, "runs": runs}, indent=1) + "\n")
+    for lr in given.lr:
+        print(f"learning rate {lr}\n\n{table([run for run in runs if run['lr'] == lr])}")
+    print(f"{about}, relatives of near classes: {mean(run['near relatives'] for run in runs):.0%}")
 
 
 def take_features(images: ImageSet, given: argparse.Namespace) -> Tensor:
@@ -90,11 +91,10 @@ def all_runs(data: Dataset, trained: Tensor, tested: Tensor, given: argparse.Nam
         rest, far = hold_out(data.train, given.classes, seed=seed, whole_groups=True)
         rest, near = hold_out(rest, given.classes, seed=seed)
         splits = {"near": part(near), "far": part(far), "test": Split(tested, data.test.labels)}
-        for loss in LOSSES:
-            for masks in ("none", "fixed"):
-                scores = run(part(rest), splits, loss, masks, seed=seed, lr=given.lr)
-                about = {"loss": loss, "masks": masks, "seed": seed, "near relatives": related(near, rest)}
-                yield {**about, **scores}
+        for lr, loss, masks in itertools.product(given.lr, LOSSES, MASKS):
+            scores = run(part(rest), splits, loss, masks, seed=seed, lr=lr)
+            about = {"lr": lr, "loss": loss, "masks": masks, "seed": seed}
+            yield {**about, "near relatives": related(near, rest), **scores}
 
 
 def run(train: Split, splits: dict[str, Split], loss: str, masks: str, *, seed: int, lr: float) -> dict:
@@ -143,7 +143,7 @@ def table(runs: list[dict]) -> str:
             for split in SPLITS:
                 by = {
                     masks: [r[f"{split} {score}"] for r in runs if (r["loss"], r["masks"]) == (loss, masks)]
-                    for masks in ("none", "fixed")
+                    for masks in MASKS
                 }
                 gain = paired_difference(by["fixed"], by["none"])
                 cells.append(f"{mean(by['none']):.2f} {gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]")
