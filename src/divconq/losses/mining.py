@@ -1,11 +1,13 @@
 """Choosing one negative for each ordered (anchor, positive) pair of a batch, without a loop.
 
-Both functions answer for all n x n pairs; only the entries of true positive pairs mean anything.
+All of them answer for all n x n pairs; only the entries of true positive pairs mean anything.
 """
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
+
+from divconq.losses.pairwise import pair_masks
 
 
 @torch.no_grad()
@@ -62,9 +64,7 @@ def distance_weighted_apart(
     gumbel = -(-uniform.clamp(min=tiny).log()).clamp(min=tiny).log()
     keys = (log_weights + gumbel).masked_fill(~candidates, -torch.inf)
     order = keys.topk(len(labels), dim=1).indices  # sort would do as well, and compile for a minute
-    positives = labels[:, None] == labels[None, :]
-    positives = positives & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-    place = (positives.cumsum(1) - 1).clamp(min=0)
+    place = (pair_masks(labels)[0].cumsum(1) - 1).clamp(min=0)  # of each positive among those of its anchor
     index = order.gather(1, place)
     return index, candidates.gather(1, index)
 
