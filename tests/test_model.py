@@ -107,3 +107,20 @@ def test_a_users_own_backbone_can_be_named(tmp_path):
         make_model("my_very_own_net", 8)
     import_file(tmp_path / "mine.py")
     assert make_model("my_very_own_net", 8)(torch.rand(1, 3, 64, 64)).shape == (1, 8)
+
+
+def test_a_file_is_run_once_in_a_process_unless_it_failed(tmp_path):
+    for folder in ("one", "other"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "counted.py").write_text(
+            f"from pathlib import Path\nlog = Path({str(tmp_path / 'log')!r})\n"
+            f"log.write_text((log.read_text() if log.exists() else '') + '{folder} ')\n"
+        )
+    for folder in ("one", "one", "other"):
+        import_file(tmp_path / folder / "counted.py")
+    assert (tmp_path / "log").read_text() == "one other "
+    broken = tmp_path / "broken.py"
+    broken.write_text("raise RuntimeError('not yet')")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="not yet"):
+            import_file(broken)

@@ -216,17 +216,20 @@ def load_model(path: str | Path) -> Embedder:
 
 
 def import_file(path: Path) -> None:
-    """Run a user's own module, so that what it registers can be named."""
+    """Run a user's own module, once in a process, so that what it registers can be named."""
     if not path.is_file():
         raise ValueError(f"--import: there is no file {path}; name a Python file")
     spec = importlib.util.spec_from_file_location(f"divconq_import_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ValueError(f"--import: {path} is not a Python file; its name must end in .py")
+    if getattr(sys.modules.get(spec.name), "__file__", None) == spec.origin:
+        return
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:
+        del sys.modules[spec.name]
         raise ValueError(
             f"--import: {path} fails with {type(error).__name__}: {error}; see that python {path} runs"
         ) from error

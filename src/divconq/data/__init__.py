@@ -105,17 +105,16 @@ def hold_out(
             f"{len(images.names)}, got {classes}"
         )
     draw = torch.Generator().manual_seed(seed)
-    chosen = (
-        _whole_groups(images, classes, draw)
-        if whole_groups
-        else torch.randperm(len(images.names), generator=draw)
-    )
-    held = torch.isin(images.labels, chosen[:classes])
+    if whole_groups:
+        chosen = _whole_groups(images, classes, draw)
+    else:
+        chosen = torch.randperm(len(images.names), generator=draw)[:classes]
+    held = torch.isin(images.labels, chosen)
     return subset(images, ~held), subset(images, held)
 
 
 def _whole_groups(images: ImageSet, classes: int, draw: torch.Generator) -> Int64[Tensor, " c"]:
-    """The classes of groups in random order, each group that still fits."""
+    """All classes of some groups; they are drawn one by one, and each that still fits is taken."""
     if images.groups is None:
         raise ValueError("val_groups needs super-categories, and the data has none; use --no-val-groups")
     group_of = torch.zeros(len(images.names), dtype=torch.int64)

@@ -4,7 +4,6 @@ import datetime
 import gc
 import shutil
 import time
-import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,9 +107,8 @@ def check_losses(planned: Collection[Planned]) -> None:
     seen: list[object] = []
     for job in planned:
         config = job.config
-        if config.import_file is not None and config.import_file not in seen:
+        if config.import_file is not None:
             import_file(config.import_file)
-            seen.append(config.import_file)
         loss = (config.loss, config.loss_args, config.miner, config.miner_args, config.dim)
         if loss in seen:
             continue
@@ -197,10 +195,7 @@ def make(
     if folder.exists() and not begun:
         shutil.rmtree(folder)  # it was stopped in its first epoch
     start = time.monotonic()
-    with warnings.catch_warnings():
-        # --import FILE is run again for every run, and registers its backbones again
-        warnings.filterwarnings("ignore", message="Overwriting .* in registry")
-        records = train(job.config, folder, resume=begun)
+    records = train(job.config, folder, resume=begun)
     metrics = columns(records)
     logged = sum(sum(record["seconds"].values()) for record in records)  # also before it was continued
     result = Result(
