@@ -45,7 +45,7 @@ if __name__ == "__main__":
         ("MultiSimilarityLoss", {"alpha": 2}),
     ):
         config = dataclasses.replace(
-            preset("demo"), loss=loss, loss_args=arguments, epochs=epochs, divide_every=1, nmi=False
+            preset("demo"), loss=loss, loss_args=arguments, epochs=epochs, divide_every=1, k_max=2, nmi=False
         )
         with tempfile.TemporaryDirectory() as folder:
             last = train(config, Path(folder) / "run")[-1]

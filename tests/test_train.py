@@ -14,7 +14,8 @@ from divconq.job import prepare
 from divconq.losses import LOSSES, make_loss
 from divconq.presets import preset
 from divconq.run import Run
-from divconq.train import epoch_seed, train
+from divconq.schedule import epoch_seed
+from divconq.train import train
 
 TIMINGS = ("images_per_s", "seconds")
 

@@ -26,6 +26,7 @@ from divconq.optim import load_optimizer, reset_moments
 from divconq.progress import Clock, Progress
 from divconq.randomness import generator_states, seed_all, set_generator_states
 from divconq.run import Run
+from divconq.schedule import backbone_rests, divides, epoch_seed, warn_of_few_epochs
 from divconq.step import TrainingStep
 from divconq.stopping import StopSignals
 from divconq.watch import LossWatch, warn_of_collapse
@@ -65,6 +66,7 @@ def train(
     have ``joined`` train together; the first of them divides, scores and writes. ``loggers`` are told of each record.
     """
     on_first(check_loggers, loggers)
+    on_first(warn_of_few_epochs, config)
     job = on_every(prepare, config)
     synchronise(job.model, job.objective)
     model, masks, optimizer = job.model, job.masks, job.optimizer
@@ -272,30 +274,3 @@ def epoch_of(
         start=start,
     )
     return plan, batches
-
-
-def divides(config: Config, epoch: int) -> bool:
-    """Whether the data is divided before this epoch: every E epochs, a flat division also at the start.
-
-    >>> [epoch for epoch in range(9) if divides(Config(divide_every=4), epoch)]
-    [4, 8]
-    """
-    starts = 0 if config.division == "flat" else 1
-    return config.k_max > 1 and epoch >= starts and epoch % config.divide_every == 0
-
-
-def backbone_rests(config: Config, epoch: int) -> bool:
-    """Whether only head and masks train, because a division has just taken place.
-
-    >>> [epoch for epoch in range(9) if backbone_rests(Config(divide_every=4, freeze_backbone_epochs=1), epoch)]
-    [4, 8]
-    """
-    return any(
-        divides(config, recent)
-        for recent in range(max(0, epoch - config.freeze_backbone_epochs + 1), epoch + 1)
-    )
-
-
-def epoch_seed(seed: int, epoch: int) -> int:
-    """One number for all that is random in an epoch, so that a resumed run draws the same."""
-    return (seed * 1_000_003 + epoch) % 2**63

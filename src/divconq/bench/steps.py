@@ -13,8 +13,9 @@ from divconq.job import Job
 from divconq.masks import Masks
 from divconq.optim import make_optimizer
 from divconq.randomness import seed_all
+from divconq.schedule import epoch_seed
 from divconq.step import Network
-from divconq.train import epoch_of, epoch_seed, step_of, view_of
+from divconq.train import epoch_of, step_of, view_of
 from divconq.watch import LossWatch
 
 CALLS = WARM_UP + 3  # steps until all is compiled and captured, and has been replayed
