@@ -121,12 +121,14 @@ def recovery(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _reading_is_an_error(on: bool) -> Iterator[None]:
+    if not on:
+        yield
+        return
     before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():  # the first time, it says that it does not find everything
+        warnings.simplefilter("ignore")
+        torch.cuda.set_sync_debug_mode("error")
     try:
-        if on:
-            with warnings.catch_warnings():  # it says that it does not find everything
-                warnings.simplefilter("ignore")
-                torch.cuda.set_sync_debug_mode("error")
         yield
     finally:
         torch.cuda.set_sync_debug_mode(before)
