@@ -3,20 +3,24 @@
     python benchmarks/result_tables.py
 
 A page that has the two lines <!-- table NAME --> and <!-- end of table --> gets the short form of tables/NAME.yaml
-between them. Tables of which nothing was run have no page.
+between them; with <!-- late NAME NAME --> the mean of the last third of the epochs, of several tables. Tables of which
+nothing was run have no page.
 """
 
 import re
 from pathlib import Path
+from statistics import mean
 
 from divconq.reproduce import brief, load_table, markdown, read_results, summary
-from divconq.reproduce.figures import overrides_of
+from divconq.reproduce.figures import find_runs, overrides_of
 from divconq.reproduce.results import Result
+from divconq.reproduce.statistics import paired_difference
 
 ROOT = Path(__file__).parent.parent
 CUB = ROOT / "benchmarks" / "cub"
 PAGES = (ROOT / "README.md", ROOT / "benchmarks" / "cub.md")
-PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+PLACE = re.compile(r"(<!-- (table|late) ([\w ]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+SCORES = {"recall@1": "R@1", "map@r": "MAP@R", "val_map@r": "MAP@R, held out"}
 
 
 def written() -> dict[Path, str]:
@@ -29,9 +33,9 @@ def written() -> dict[Path, str]:
             pages[CUB / f"{path.stem}.md"] = markdown(figures)
 
     def filled(place: re.Match[str]) -> str:
-        figures = figures_of(ROOT / "tables" / f"{place[2]}.yaml", results)
-        lines = [*brief(figures, figures["metrics"][:2]), "", _origin(figures), ""]
-        return place[1] + "\n".join(lines) + place[3]
+        paths = [ROOT / "tables" / f"{name}.yaml" for name in place[3].split()]
+        lines = late(paths, results) if place[2] == "late" else short(paths[0], results)
+        return place[1] + "\n".join([*lines, ""]) + place[4]
 
     for page in PAGES:
         pages[page] = PLACE.sub(filled, page.read_text())
@@ -44,10 +48,39 @@ def figures_of(path: Path, results: list[Result]) -> dict:
     return summary(table, results, overrides_of(table, results, {}))
 
 
-def _origin(figures: dict) -> str:
+def short(path: Path, results: list[Result]) -> list[str]:
+    """A table, a line a row, and where its runs were made."""
+    figures = figures_of(path, results)
     made = [f"{origin['runs']} by {origin['code']}" for origin in figures["origins"]]
     machines = {f"{origin['hardware']}, torch {origin['torch']}" for origin in figures["origins"]}
-    return f"`tables/{figures['table']}.yaml`, runs: {', '.join(made)}; {'; '.join(sorted(machines))}."
+    about = f"`tables/{figures['table']}.yaml`, runs: {', '.join(made)}; {'; '.join(sorted(machines))}."
+    return [*brief(figures, figures["metrics"][:2]), "", about]
+
+
+def late(paths: list[Path], results: list[Result]) -> list[str]:
+    """Rows with a baseline: the mean of all evaluations in the last third of the epochs."""
+    head = "".join(f" {title} | over baseline |" for title in SCORES.values())
+    lines = [f"| | table | seeds |{head}", "| --- | --- | --- |" + " ---: | ---: |" * len(SCORES)]
+    for table in map(load_table, paths):
+        runs = find_runs(table, results, overrides_of(table, results, {}))
+        for row in table.rows:
+            ours, theirs = runs[row.name], runs[row.baseline] if row.baseline else {}
+            seeds = [seed for seed in ours if seed in theirs]
+            if len(seeds) < 2:
+                continue
+            cells = []
+            for score in SCORES:
+                values = [late_mean(ours[seed], score) for seed in seeds]
+                gain = paired_difference(values, [late_mean(theirs[seed], score) for seed in seeds])
+                cells += [f"{mean(values):.2f}", f"{gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]"]
+            lines.append(f"| {row.title} | {table.name} | {len(seeds)} | {' | '.join(cells)} |")
+    return lines
+
+
+def late_mean(result: Result, score: str) -> float:
+    """The mean of a score in percent over the evaluations in the last third of the epochs."""
+    values = result.metrics[score]
+    return 100 * mean(value for value in values[len(values) * 2 // 3 :] if value is not None)
 
 
 if __name__ == "__main__":
