@@ -10,13 +10,15 @@ families, whose relatives are not trained on, and then as many other classes at 
 import argparse
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
 
 import torch
 from relatives import related
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from divconq import DivideAndConquer, retrieval_scores
@@ -29,7 +31,7 @@ from divconq.reproduce.results import code_version, hardware
 from divconq.reproduce.statistics import paired_difference
 from divconq.search import embed_images
 
-LOSSES = ("margin", "triplet", "soft_triplet", "npairs")
+LOSSES = ("margin", "triplet", "soft_triplet", "npairs", "MultiSimilarityLoss", "ProxyAnchorLoss")
 MASKS = ("none", "fixed")
 SPLITS = ("near", "far", "test")
 SCORES = {"recall@1": "R@1", "map@r": "MAP@R"}
@@ -53,17 +55,32 @@ def main() -> None:
     parser.add_argument("--import", dest="import_file", type=Path)
     parser.add_argument("--classes", type=int, default=15, help="held out, near and far each")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--lr", type=float, nargs="+", default=[1e-4, 1e-3])
+    parser.add_argument("--lr", type=float, nargs="+", default=[1e-5, 1e-4, 1e-3])
+    parser.add_argument("--features", type=Path, help="where to keep the features for the next time")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     data = open_dataset("cub", root=given.root, size=320, workers=2)
-    runs = list(all_runs(data, take_features(data.train, given), take_features(data.test, given), given))
+    features = [
+        kept(given.features, part, partial(take_features, part, given)) for part in (data.train, data.test)
+    ]
+    runs = list(all_runs(data, *features, given))
     about = {"code": code_version(), "hardware": hardware("cpu"), "torch": torch.__version__}
     if given.json:
         given.json.write_text(json.dumps({**about, "classes": given.classes, "runs": runs}, indent=1) + "\n")
     for lr in given.lr:
         print(f"learning rate {lr}\n\n{table([run for run in runs if run['lr'] == lr])}")
     print(f"{about}, relatives of near classes: {mean(run['near relatives'] for run in runs):.0%}")
+
+
+def kept(file: Path | None, images: ImageSet, take: Callable[[], Tensor]) -> Tensor:
+    """What ``take`` gives for these images, from ``file`` if it was kept there before."""
+    known = load_file(file) if file is not None and file.exists() else {}
+    name = images.names[0]
+    if name not in known:
+        known[name] = take()
+        if file is not None:
+            save_file(known, file)
+    return known[name]
 
 
 def take_features(images: ImageSet, given: argparse.Namespace) -> Tensor:
@@ -103,6 +120,10 @@ def run(train: Split, splits: dict[str, Split], loss: str, masks: str, *, seed: 
     head = torch.nn.Linear(train.x.shape[1], DIM)
     optimizer = torch.optim.Adam(head.parameters(), lr=lr, weight_decay=1e-4, fused=True)
     criterion = make_loss(loss, num_classes=int(train.labels.max()) + 1, dim=DIM)
+    if own := list(criterion.parameters()):
+        optimizer.add_param_group(
+            {"params": own, "lr": lr * preset("cub").loss_lr_scale, "weight_decay": 0.0}
+        )
     k_max = 4 if masks == "fixed" else 1
     dc = DivideAndConquer(
         criterion,
