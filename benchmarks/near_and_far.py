@@ -57,19 +57,32 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--lr", type=float, nargs="+", default=[1e-5, 1e-4, 1e-3])
     parser.add_argument("--features", type=Path, help="where to keep the features for the next time")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--json", type=Path, help="of the runs; if it is there, only the tables are made again"
+    )
     given = parser.parse_args()
+    if given.json is None or not given.json.exists():
+        made = make(given)
+        if given.json:
+            given.json.write_text(json.dumps(made, indent=1) + "\n")
+    else:
+        made = json.loads(given.json.read_text())
+    runs = made.pop("runs")
+    for lr in sorted({run["lr"] for run in runs}):
+        print(f"learning rate {lr}\n\n{table([run for run in runs if run['lr'] == lr])}")
+    print(f"rates chosen by MAP@R on far classes\n\n{chosen(runs)}")
+    print(f"{made}, relatives of near classes: {mean(run['near relatives'] for run in runs):.0%}")
+
+
+def make(given: argparse.Namespace) -> dict:
+    """All runs, and where they were made."""
     data = open_dataset("cub", root=given.root, size=320, workers=2)
     features = [
         kept(given.features, part, partial(take_features, part, given)) for part in (data.train, data.test)
     ]
     runs = list(all_runs(data, *features, given))
     about = {"code": code_version(), "hardware": hardware("cpu"), "torch": torch.__version__}
-    if given.json:
-        given.json.write_text(json.dumps({**about, "classes": given.classes, "runs": runs}, indent=1) + "\n")
-    for lr in given.lr:
-        print(f"learning rate {lr}\n\n{table([run for run in runs if run['lr'] == lr])}")
-    print(f"{about}, relatives of near classes: {mean(run['near relatives'] for run in runs):.0%}")
+    return {**about, "classes": given.classes, "runs": runs}
 
 
 def kept(file: Path | None, images: ImageSet, take: Callable[[], Tensor]) -> Tensor:
@@ -154,23 +167,49 @@ def run(train: Split, splits: dict[str, Split], loss: str, masks: str, *, seed: 
     return found
 
 
+def values(runs: list[dict], loss: str, masks: str, score: str, lr: float | None = None) -> list[float]:
+    """A score of a loss with these masks, a seed after the other."""
+    return [r[score] for r in runs if (r["loss"], r["masks"]) == (loss, masks) and lr in (None, r["lr"])]
+
+
+def with_gain(ours: list[float], theirs: list[float]) -> str:
+    """The mean without division, what division adds, and its 95% interval."""
+    gain = paired_difference(ours, theirs)
+    return f"{mean(theirs):.2f} {gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]"
+
+
 def table(runs: list[dict]) -> str:
-    """What division adds on each kind of classes after the last epoch, and its 95% interval."""
+    """What division adds on each kind of classes after the last epoch."""
     lines = []
     for score, title in SCORES.items():
         lines += [f"| {title}, fixed masks over none | {' | '.join(SPLITS)} |", "|---|---|---|---|"]
         for loss in LOSSES:
-            cells = []
-            for split in SPLITS:
-                by = {
-                    masks: [r[f"{split} {score}"] for r in runs if (r["loss"], r["masks"]) == (loss, masks)]
-                    for masks in MASKS
-                }
-                gain = paired_difference(by["fixed"], by["none"])
-                cells.append(f"{mean(by['none']):.2f} {gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]")
+            cells = [
+                with_gain(*(values(runs, loss, masks, f"{split} {score}") for masks in ("fixed", "none")))
+                for split in SPLITS
+            ]
             lines.append(f"| {loss} | {' | '.join(cells)} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def chosen(runs: list[dict]) -> str:
+    """The same on test classes, with and without division at the learning rate that is best on far classes."""
+    rates = sorted({run["lr"] for run in runs})
+    lines = [f"| test classes | rate without, with | {' | '.join(SCORES.values())} |", "|---|---|---|---|"]
+    for loss in LOSSES:
+        best = {
+            masks: max(rates, key=lambda lr: mean(values(runs, loss, masks, "far map@r", lr)))
+            for masks in MASKS
+        }
+        cells = [
+            with_gain(
+                *(values(runs, loss, masks, f"test {score}", best[masks]) for masks in ("fixed", "none"))
+            )
+            for score in SCORES
+        ]
+        lines.append(f"| {loss} | {best['none']:g}, {best['fixed']:g} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
