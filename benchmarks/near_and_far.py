@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--import", dest="import_file", type=Path)
     parser.add_argument("--classes", type=int, default=15, help="held out, near and far each")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--lr", type=float, nargs="+", default=[1e-5, 1e-4, 1e-3])
+    parser.add_argument("--lr", type=float, nargs="+", default=[1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 1e-3])
     parser.add_argument("--features", type=Path, help="where to keep the features for the next time")
     parser.add_argument(
         "--json", type=Path, help="of the runs; if it is there, only the tables are made again"
@@ -68,8 +68,8 @@ def main() -> None:
     else:
         made = json.loads(given.json.read_text())
     runs = made.pop("runs")
-    for lr in sorted({run["lr"] for run in runs}):
-        print(f"learning rate {lr}\n\n{table([run for run in runs if run['lr'] == lr])}")
+    for split, score in itertools.product(SPLITS, SCORES):
+        print(table(runs, f"{split} {score}"))
     print(f"rates chosen by MAP@R on far classes\n\n{chosen(runs)}")
     print(f"{made}, relatives of near classes: {mean(run['near relatives'] for run in runs):.0%}")
 
@@ -167,9 +167,9 @@ def run(train: Split, splits: dict[str, Split], loss: str, masks: str, *, seed: 
     return found
 
 
-def values(runs: list[dict], loss: str, masks: str, score: str, lr: float | None = None) -> list[float]:
+def values(runs: list[dict], loss: str, masks: str, score: str, lr: float) -> list[float]:
     """A score of a loss with these masks, a seed after the other."""
-    return [r[score] for r in runs if (r["loss"], r["masks"]) == (loss, masks) and lr in (None, r["lr"])]
+    return [r[score] for r in runs if (r["loss"], r["masks"], r["lr"]) == (loss, masks, lr)]
 
 
 def with_gain(ours: list[float], theirs: list[float]) -> str:
@@ -178,19 +178,16 @@ def with_gain(ours: list[float], theirs: list[float]) -> str:
     return f"{mean(theirs):.2f} {gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]"
 
 
-def table(runs: list[dict]) -> str:
-    """What division adds on each kind of classes after the last epoch."""
-    lines = []
-    for score, title in SCORES.items():
-        lines += [f"| {title}, fixed masks over none | {' | '.join(SPLITS)} |", "|---|---|---|---|"]
-        for loss in LOSSES:
-            cells = [
-                with_gain(*(values(runs, loss, masks, f"{split} {score}") for masks in ("fixed", "none")))
-                for split in SPLITS
-            ]
-            lines.append(f"| {loss} | {' | '.join(cells)} |")
-        lines.append("")
-    return "\n".join(lines)
+def table(runs: list[dict], score: str) -> str:
+    """A score without division after the last epoch, and what fixed masks add, for each learning rate."""
+    rates = sorted({run["lr"] for run in runs})
+    lines = [f"| {score} | {' | '.join(f'{lr:g}' for lr in rates)} |", "|---" * (len(rates) + 1) + "|"]
+    for loss in LOSSES:
+        cells = [
+            with_gain(*(values(runs, loss, masks, score, lr) for masks in ("fixed", "none"))) for lr in rates
+        ]
+        lines.append(f"| {loss} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def chosen(runs: list[dict]) -> str:
