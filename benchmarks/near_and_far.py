@@ -10,9 +10,8 @@ families, whose relatives are not trained on, and then as many other classes at 
 import argparse
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import mean
 
@@ -77,22 +76,20 @@ def main() -> None:
 def make(given: argparse.Namespace) -> dict:
     """All runs, and where they were made."""
     data = open_dataset("cub", root=given.root, size=320, workers=2)
-    features = [
-        kept(given.features, part, partial(take_features, part, given)) for part in (data.train, data.test)
-    ]
+    features = [features_of(part, given) for part in (data.train, data.test)]
     runs = list(all_runs(data, *features, given))
     about = {"code": code_version(), "hardware": hardware("cpu"), "torch": torch.__version__}
     return {**about, "classes": given.classes, "runs": runs}
 
 
-def kept(file: Path | None, images: ImageSet, take: Callable[[], Tensor]) -> Tensor:
-    """What ``take`` gives for these images, from ``file`` if it was kept there before."""
-    known = load_file(file) if file is not None and file.exists() else {}
-    name = images.names[0]
+def features_of(images: ImageSet, given: argparse.Namespace) -> Tensor:
+    """The features of these images, from the file in which they were kept if they are there."""
+    known = load_file(given.features) if given.features and given.features.exists() else {}
+    name = f"{given.backbone}, {images.names[0]} ..."
     if name not in known:
-        known[name] = take()
-        if file is not None:
-            save_file(known, file)
+        known[name] = take_features(images, given)
+        if given.features:
+            save_file(known, given.features)
     return known[name]
 
 

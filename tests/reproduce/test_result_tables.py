@@ -2,7 +2,7 @@
 
 import importlib.util
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -51,3 +51,14 @@ def test_a_place_in_a_page_is_filled(
     assert "old" not in lines
     assert lines[4].startswith("| margin loss | 2 | ")
     assert lines[-3].startswith("`tables/cub_tuning_third.yaml`, runs: ")
+
+
+def test_the_last_third_of_the_epochs(tables: ModuleType) -> None:
+    run = SimpleNamespace(metrics={"recall@1": [0.1, 0.2, None, 0.4, 0.5, None]})
+    assert tables.late_mean(run, "recall@1") == 50.0
+    margin = ROOT / "tables" / "cub_margin.yaml"
+    lines = tables.late([margin], tables.read_results(tables.CUB / "finished"))
+    assert [line.split(" | ")[:3] for line in lines[-2:]] == [
+        ["| progressive, fixed masks", "cub_margin", "5"],
+        ["| progressive, learned masks", "cub_margin", "5"],
+    ]
