@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from divconq.fold import fold
+
 CLOSE = 1e-2  # relative difference that rounding may make, to TF32 in a deep network, say
 
 
@@ -127,9 +129,9 @@ def _fold(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
     def convolve(x: Tensor) -> Tensor:
         assert n.running_mean is not None
         assert n.running_var is not None
-        scale = n.weight * torch.rsqrt(n.running_var + n.eps)
-        centre = n.running_mean if c.bias is None else n.running_mean - c.bias
-        weight, bias = c.weight * scale[:, None, None, None], n.bias - centre * scale
+        low = torch.is_autocast_enabled(x.device.type)
+        dtype = torch.get_autocast_dtype(x.device.type) if low else c.weight.dtype
+        weight, bias = fold(c.weight, c.bias, n.weight, n.bias, n.running_mean, n.running_var, n.eps, dtype)
         return F.conv2d(x, weight, bias, c.stride, c.padding, c.dilation, c.groups)
 
     def activate(x: Tensor) -> Tensor:

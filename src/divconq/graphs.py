@@ -105,6 +105,18 @@ class Captured:
         self.graph = graph
 
 
+def start_compiler() -> None:
+    """Start the processes in which kernels are compiled, if this torch has any; else they start at the first kernel.
+
+    >>> start_compiler()
+    """
+    try:
+        from torch._inductor.async_compile import maybe_warm_pool
+    except ImportError:
+        return
+    maybe_warm_pool()
+
+
 @contextmanager
 def recovery(device: torch.device) -> Iterator[None]:
     """A capture that fails leaves its own stream current, and the random numbers waiting for its end; mend both."""

@@ -17,6 +17,7 @@ from divconq.device import pick_device
 from divconq.distributed import share_batchnorm, size
 from divconq.embed import Forward, fast_features
 from divconq.folding import fold_batchnorm_
+from divconq.graphs import start_compiler
 from divconq.losses import make_loss
 from divconq.masks import Masks
 from divconq.model import Embedder, import_file, make_model
@@ -82,6 +83,8 @@ class Job:
 def prepare(config: Config) -> Job:
     """Open the data and build network, masks, loss and optimiser; bad input ends here."""
     device = pick_device(config.device)
+    if compiles := _compiles(config, device):
+        start_compiler()  # it gets ready while images are decoded
     if config.import_file is not None:
         import_file(config.import_file)
     data, validation = open_data(config)
@@ -102,7 +105,6 @@ def prepare(config: Config) -> Job:
         std=config.std,
         freeze_batchnorm=config.freeze_batchnorm,
     )
-    compiles = _compiles(config, device)
     if config.freeze_batchnorm and compiles:
         side = config.image_size  # one image, on the CPU: a GPU would set up its libraries first
         fold_batchnorm_(model, torch.linspace(0, 1, 3 * side * side).view(1, 3, side, side))
