@@ -106,15 +106,32 @@ class Captured:
 
 
 def start_compiler() -> None:
-    """Start the processes in which kernels are compiled, if this torch has any; else they start at the first kernel.
+    """Start the processes in which kernels are compiled; else they start at the first kernel.
 
     >>> start_compiler()
     """
-    try:
-        from torch._inductor.async_compile import maybe_warm_pool
-    except ImportError:
-        return
+    from torch._inductor.async_compile import maybe_warm_pool
+
     maybe_warm_pool()
+
+
+def load_compiler() -> None:
+    """Import the compiler, which takes some seconds; else it is imported with the first function.
+
+    >>> load_compiler()
+    """
+    import torch._inductor.compile_fx  # noqa: F401
+
+
+def untuned() -> dict[str, Any]:
+    """Options with which torch.compile takes one block size for a reduction, where it would try several.
+
+    Of small ones the largest block takes seconds to compile and is never the fastest. Old versions know no such option.
+
+    >>> untuned()
+    {'deterministic': True}
+    """
+    return {"deterministic": True} if hasattr(torch._inductor.config, "deterministic") else {}
 
 
 @contextmanager

@@ -12,12 +12,13 @@ from divconq.data.augmentation import Augmentation, augmentation
 from divconq.data.cache import cached
 from divconq.data.files import check_readable
 from divconq.data.resident import resident
+from divconq.data.workers import meanwhile
 from divconq.datasets import open_data
 from divconq.device import pick_device
 from divconq.distributed import share_batchnorm, size
 from divconq.embed import Forward, fast_features
 from divconq.folding import fold_batchnorm_
-from divconq.graphs import start_compiler
+from divconq.graphs import load_compiler, start_compiler
 from divconq.losses import make_loss
 from divconq.masks import Masks
 from divconq.model import Embedder, import_file, make_model
@@ -83,8 +84,6 @@ class Job:
 def prepare(config: Config) -> Job:
     """Open the data and build network, masks, loss and optimiser; bad input ends here."""
     device = pick_device(config.device)
-    if compiles := _compiles(config, device):
-        start_compiler()  # it gets ready while images are decoded
     if config.import_file is not None:
         import_file(config.import_file)
     data, validation = open_data(config)
@@ -92,7 +91,9 @@ def prepare(config: Config) -> Job:
         held = replace(data, test=validation, gallery=None)
         check_test_images(held, config.ks, config.same_camera, called="held-out")
     _check_shares(config.batch, data, validation)
-    data, validation = _read(config, data, validation, device)
+    compiles = _compiles(config, device)
+    with meanwhile(*(start_compiler, load_compiler) if compiles else ()):
+        data, validation = _read(config, data, validation, device)
     torch.manual_seed(config.seed)
     model = make_model(
         config.backbone,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from divconq.distributed import average_gradients, gather, own_randomness, size
-from divconq.graphs import Captured, first_line, recovery
+from divconq.graphs import Captured, first_line, recovery, untuned
 from divconq.losses import MarginLoss, NPairsLoss
 from divconq.model import Embedder
 from divconq.objective import Objective
@@ -100,7 +100,7 @@ class TrainingStep:
         self.network.compile(dynamic=False)
         compare = self._compare
         if isinstance(self.objective.loss, COMPILED_LOSSES):
-            compare = torch.compile(compare, dynamic=False)
+            compare = torch.compile(compare, dynamic=False, options=untuned())
 
         def forward(x: Tensor, labels: Tensor, cluster: Tensor | None = None) -> Outcome:
             return compare(self.network(x), labels, cluster)

@@ -363,10 +363,11 @@ from divconq.data import cache, workers
 from divconq.data.folder import flat_folder
 
 store, workers.WORTH_PROCESSES = Path(sys.argv[2]), 1
+photos = flat_folder(Path(sys.argv[1]), size=8, workers=int(sys.argv[3]))
 for most in (0, 5, 100, 1919):
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
     try:
-        cache.cached(flat_folder(Path(sys.argv[1]), size=8, workers=int(sys.argv[3])), store)
+        cache.cached(photos, store)
     except ValueError as error:
         print([file.suffix for file in store.iterdir()], error)
 """

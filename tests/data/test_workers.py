@@ -1,13 +1,14 @@
 import errno
 import multiprocessing
 import os
+import threading
 import time
 
 import pytest
 import torch
 
 from divconq.data import workers
-from divconq.data.workers import work_on
+from divconq.data.workers import meanwhile, work_on
 
 
 @pytest.fixture(autouse=True)
@@ -88,3 +89,36 @@ def test_nobody_is_left_when_the_results_are_not_wanted_any_more():
     while own & {*multiprocessing.active_children()} and time.monotonic() < late:
         time.sleep(0.05)
     assert not own & {*multiprocessing.active_children()}
+
+
+def test_this_process_works_too_while_it_waits():
+    done = []
+    with meanwhile(
+        lambda: done.append(os.getpid()), lambda: done.append("second"), lambda: done.append("third")
+    ):
+        list(work_on(str, range(50), 2))
+        assert done == [os.getpid()]
+        list(work_on(str, range(50), 2))
+        list(work_on(str, range(3), 2))  # by threads, which would wait for it
+    list(work_on(str, range(50), 2))
+    assert done == [os.getpid(), "second"]
+
+
+def test_processes_are_forked_before_other_work_begins_and_results_do_not_wait_for_it():
+    begun, may_end = threading.Event(), threading.Event()
+
+    def work():
+        begun.set()
+        may_end.wait(60)
+
+    with meanwhile(work):
+        found = work_on(lambda _: begun.is_set(), range(50), 2)
+        first = next(found)
+        assert begun.wait(60)
+        may_end.set()
+        assert {first, *found} == {False}
+
+
+def test_other_work_that_fails_changes_nothing():
+    with meanwhile(lambda: 1 / 0):
+        assert list(work_on(abs, range(50), 2)) == list(range(50))

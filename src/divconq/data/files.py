@@ -124,7 +124,7 @@ def upright_sizes(files: Sequence[Path], workers: int) -> Int64[Tensor, "n 2"]:
 def _read_sizes(files: Sequence[Path], workers: int) -> Int64[Tensor, "n 2"]:
     from PIL import Image
 
-    Image.init()  # before there are threads
+    Image.init()  # before there are others
 
     def upright_size(file: Path) -> tuple[int, int] | str:
         try:
@@ -134,7 +134,7 @@ def _read_sizes(files: Sequence[Path], workers: int) -> Int64[Tensor, "n 2"]:
         except UnreadableError as error:
             return error.reason
 
-    sizes = for_each(upright_size, files, workers)
+    sizes = list(work_on(upright_size, files, workers))
     if not _keep_broken.get():
         refuse_unreadable(files, [size if isinstance(size, str) else None for size in sizes])
     known = [UNKNOWN if isinstance(size, str) else size for size in sizes]

@@ -7,6 +7,8 @@ import multiprocessing
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Generic, TypeVar
 
 import torch
@@ -18,6 +20,26 @@ Result = TypeVar("Result")
 WORTH_PROCESSES = 256  # items; to start processes takes as long as to decode some images
 TOGETHER = 16  # items that a process takes at once
 AHEAD = 1024  # items that wait for a thread; all of them are done before an exception gets through
+
+_waiting: ContextVar[list[Callable[[], object]]] = ContextVar("waiting")
+
+
+@contextmanager
+def meanwhile(*work: Callable[[], object]) -> Iterator[None]:
+    """Within this, one of ``work`` after the other is done by this process while it waits for processes.
+
+    Each has a thread that begins when the processes are forked, and ends before any others are. What is still
+    waiting at the end is left undone, and an exception is dropped: work that others can do later themselves.
+
+    >>> with meanwhile(lambda: print("never, for two items")):
+    ...     list(work_on(str.upper, ["a", "b"], workers=2))
+    ['A', 'B']
+    """
+    token = _waiting.set(list(work))
+    try:
+        yield
+    finally:
+        _waiting.reset(token)
 
 
 def work_on(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
@@ -37,11 +59,15 @@ def work_on(work: Callable[[Item], Result], items: Sequence[Item], workers: int)
             multiprocessing_context="fork",
             generator=torch.Generator(),  # not the default one, which others draw from
         )
-        for results in loader:
-            for result in results:
-                if isinstance(result, OSError):
-                    raise result
-                yield result
+        batches = iter(loader)  # forks
+        with ThreadPoolExecutor(1) as beside:
+            if waiting := _waiting.get([]):
+                beside.submit(waiting.pop(0))
+            for results in batches:
+                for result in results:
+                    if isinstance(result, OSError):
+                        raise result
+                    yield result
     else:
         with ThreadPoolExecutor(workers) as pool:
             for first in range(0, len(items), AHEAD):
