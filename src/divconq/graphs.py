@@ -124,9 +124,10 @@ def load_compiler() -> None:
 
 
 def untuned() -> dict[str, Any]:
-    """Options with which torch.compile takes one block size for a reduction, where it would try several.
+    """Options with which torch.compile chooses no order of summation by the clock, where it has such an option.
 
-    Of small ones the largest block takes seconds to compile and is never the fastest. Old versions know no such option.
+    A run that is compiled again, on another day or machine, then rounds the same way. Less is compiled, too: of several
+    block sizes for a small sum the largest takes seconds, and is never the fastest.
 
     >>> untuned()
     {'deterministic': True}
