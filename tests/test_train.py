@@ -290,6 +290,18 @@ def test_a_gpu_trains_the_demo_and_resumes(tmp_path, compiling):
 
 
 @pytest.mark.gpu
+def test_what_is_compiled_again_trains_the_same(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
+    monkeypatch.setattr("torch._inductor.config.force_disable_caches", True)
+    config = dataclasses.replace(preset("demo"), epochs=4, divide_every=1, device="cuda", precision="bf16")
+    losses = []
+    for name in ("once", "again"):
+        torch.compiler.reset()
+        losses.append([record["loss"] for record in train(config, tmp_path / name)])
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.gpu
 def test_what_is_compiled_trains_as_what_is_not(tmp_path):
     """In full precision, with a loss that draws nothing: the same losses, epoch by epoch, but for rounding."""
     torch.compiler.reset()
