@@ -13,7 +13,7 @@ from divconq.data.batches import index_device, read_ahead
 from divconq.data.protocol import ImageSet
 from divconq.data.views import Views, see
 from divconq.distributed import gather, rank, shard
-from divconq.graphs import Captured, Fallback, untuned
+from divconq.graphs import Captured, Fallback
 from divconq.model import Embedder
 
 Layer: TypeAlias = Literal["embedding", "features"]
@@ -32,7 +32,7 @@ def see_features(model: Embedder) -> Forward:
 def fast_features(model: Embedder) -> Forward:
     """The same for a GPU, compiled and captured when it is first used; as it is, if that does not work."""
     plain = see_features(model)
-    compiled = torch.compile(plain, dynamic=False, options=untuned())
+    compiled = torch.compile(plain, dynamic=False)
     captured = Captured(lambda *batch: (compiled(*batch),), model.mean.device)
     return Fallback(lambda *batch: captured(*batch)[0], plain, "the embedding pass")
 

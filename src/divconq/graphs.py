@@ -124,10 +124,10 @@ def load_compiler() -> None:
 
 
 def untuned() -> dict[str, Any]:
-    """Options with which torch.compile chooses no order of summation by the clock, where it has such an option.
+    """Options with which torch.compile takes one block size for a sum, where it would try several.
 
-    A run that is compiled again, on another day or machine, then rounds the same way. Less is compiled, too: of several
-    block sizes for a small sum the largest takes seconds, and is never the fastest.
+    Of a small sum the largest block takes seconds to compile and is never the fastest. Old versions of torch have no
+    such option.
 
     >>> untuned()
     {'deterministic': True}

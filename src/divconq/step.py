@@ -97,7 +97,7 @@ class TrainingStep:
 
     def _capture_whole(self) -> Callable[..., Outcome]:
         """The step as one graph, network and loss compiled apart: with another loss the network is compiled already."""
-        self.network.compile(dynamic=False, options=untuned())
+        self.network.compile(dynamic=False)
         compare = self._compare
         if isinstance(self.objective.loss, COMPILED_LOSSES):
             compare = torch.compile(compare, dynamic=False, options=untuned())
@@ -110,7 +110,7 @@ class TrainingStep:
     def _capture_network(self, x: Tensor) -> Callable[..., Outcome]:
         """The network as two graphs, forward and backward, the rest as it is."""
         network = Network(self.model, self.network.bf16)
-        network.forward = torch.compile(network.forward, dynamic=False, options=untuned())  # type: ignore[method-assign]
+        network.forward = torch.compile(network.forward, dynamic=False)  # type: ignore[method-assign]
         with recovery(self.device):
             captured = torch.cuda.make_graphed_callables(network, (x.clone(),))  # in the place of forward
         return partial(self._step, partial(self._forward_shared, cast(nn.Module, captured)))
