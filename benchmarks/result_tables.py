@@ -66,13 +66,14 @@ def late(paths: list[Path], results: list[Result]) -> list[str]:
         for row in table.rows:
             ours, theirs = runs[row.name], runs[row.baseline] if row.baseline else {}
             seeds = [seed for seed in ours if seed in theirs]
-            if len(seeds) < 2:
+            if not seeds:
                 continue
             cells = []
             for score in SCORES:
                 values = [late_mean(ours[seed], score) for seed in seeds]
                 gain = paired_difference(values, [late_mean(theirs[seed], score) for seed in seeds])
-                cells += [f"{mean(values):.2f}", f"{gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]"]
+                interval = "" if gain.low is None else f" [{gain.low:+.2f}, {gain.high:+.2f}]"
+                cells += [f"{mean(values):.2f}", f"{gain.mean:+.2f}{interval}"]
             lines.append(f"| {row.title} | {table.name} | {len(seeds)} | {' | '.join(cells)} |")
     return lines
 
