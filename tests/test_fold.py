@@ -4,7 +4,9 @@ import sys
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
+import divconq.fold as room
 from divconq.fold import fold
 
 EPS = 1e-3
@@ -37,6 +39,19 @@ def test_what_it_gives_lies_in_memory_as_the_weights_do():
     folded, bias = fold(weight, *rest, torch.bfloat16)
     assert folded.stride() == weight.stride()
     assert folded.dtype == bias.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("installed", "capability", "answer"),
+    [(True, (9, 0), True), (False, (9, 0), False), (True, (6, 1), False)],
+)
+def test_a_gpu_without_triton_folds_as_a_cpu_does(monkeypatch, installed, capability, answer):
+    room._has_triton.cache_clear()
+    monkeypatch.setattr(room, "find_spec", lambda name: object() if installed else None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    with FakeTensorMode():
+        assert room._by_rows(torch.empty(2, 3, 1, 1, device="cuda:0")) is answer
+    room._has_triton.cache_clear()
 
 
 ROW_BY_ROW = """

@@ -3,6 +3,8 @@
 The compiler takes ``fold`` as it is: of a ResNet-50 it has half as much to compile as when it sees every step of it.
 """
 
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -63,7 +65,13 @@ def fold_backward(
 def _by_rows(weight: Tensor) -> bool:
     """Whether a GPU can take it row by row: the weights of an output channel lie side by side."""
     dense = weight.is_contiguous() or weight.is_contiguous(memory_format=torch.channels_last)
-    return weight.is_cuda and dense and weight.dtype == torch.float32
+    return weight.is_cuda and dense and weight.dtype == torch.float32 and _has_triton(weight.device)
+
+
+@cache
+def _has_triton(device: torch.device) -> bool:
+    """Whether Triton is installed, as on Windows it seldom is, and the GPU is of a kind that it knows."""
+    return find_spec("triton") is not None and torch.cuda.get_device_capability(device) >= (7, 0)
 
 
 def _column(scale: Tensor, weight: Tensor) -> Tensor:
