@@ -126,8 +126,8 @@ def load_compiler() -> None:
 def untuned() -> dict[str, Any]:
     """Options with which torch.compile takes one block size for a sum, where it would try several.
 
-    Of a small sum the largest block takes seconds to compile and is never the fastest. Old versions of torch have no
-    such option.
+    Of a loss, whose sums are small, that gains nothing, and the largest block takes seconds to compile. Torch before
+    2.10 has no such option.
 
     >>> untuned()
     {'deterministic': True}
