@@ -19,6 +19,7 @@ import torch
 from relatives import related
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from tqdm import tqdm
 
 from divconq import DivideAndConquer, retrieval_scores
 from divconq.data import Dataset, ImageSet, hold_out, open_dataset
@@ -118,7 +119,8 @@ def all_runs(data: Dataset, trained: Tensor, tested: Tensor, given: argparse.Nam
         rest, far = hold_out(data.train, given.classes, seed=seed, whole_groups=True)
         rest, near = hold_out(rest, given.classes, seed=seed)
         splits = {"near": part(near), "far": part(far), "test": Split(tested, data.test.labels)}
-        for lr, loss, masks in itertools.product(given.lr, LOSSES, MASKS):
+        kinds = list(itertools.product(given.lr, LOSSES, MASKS))
+        for lr, loss, masks in tqdm(kinds, desc=f"seed {seed}", unit=" runs", disable=None):
             scores = run(part(rest), splits, loss, masks, seed=seed, lr=lr)
             about = {"lr": lr, "loss": loss, "masks": masks, "seed": seed}
             yield {**about, "near relatives": related(near, rest), **scores}
