@@ -92,6 +92,7 @@ def prepare(config: Config) -> Job:
         check_test_images(held, config.ks, config.same_camera, called="held-out")
     _check_shares(config.batch, data, validation)
     compiles = _compiles(config, device)
+    # One while the images to train on are decoded, one while those to test on are.
     with meanwhile(*(start_compiler, load_compiler) if compiles else ()):
         data, validation = _read(config, data, validation, device)
     torch.manual_seed(config.seed)

@@ -124,7 +124,7 @@ def upright_sizes(files: Sequence[Path], workers: int) -> Int64[Tensor, "n 2"]:
 def _read_sizes(files: Sequence[Path], workers: int) -> Int64[Tensor, "n 2"]:
     from PIL import Image
 
-    Image.init()  # before there are others
+    Image.init()  # before there are threads or processes
 
     def upright_size(file: Path) -> tuple[int, int] | str:
         try:
