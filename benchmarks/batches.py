@@ -25,16 +25,16 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from divconq.data.augmentation import HOLE, HOLES, augmentation
-from divconq.data.batches import training_batches
-from divconq.data.cache import cached
-from divconq.data.files import open_files
-from divconq.data.protocol import ImageSet
-from divconq.data.resident import resident
-from divconq.data.sampler import EpochPlan
-from divconq.data.transforms import augment
-from divconq.data.views import stored_side
-from divconq.device import pick_device
+from divconq.accel.device import pick_device
+from divconq.data.batches.augmentation import HOLE, HOLES, augmentation
+from divconq.data.batches.loading import training_batches
+from divconq.data.batches.sampler import EpochPlan
+from divconq.data.batches.transforms import augment
+from divconq.data.batches.views import stored_side
+from divconq.data.dataset import ImageSet
+from divconq.data.images.cache import cached
+from divconq.data.images.files import open_files
+from divconq.data.images.placement import resident
 
 SIZE, RESIZE = 224, 256
 PRESETS = ("standard", "geom+color")

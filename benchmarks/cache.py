@@ -17,12 +17,12 @@ from pathlib import Path
 
 import torch
 
-from divconq.data.cache import cached
-from divconq.data.decoding import decode
-from divconq.data.files import Decoded
-from divconq.data.folder import SUFFIXES
-from divconq.data.protocol import ImageSet
-from divconq.data.views import stored_side
+from divconq.data.batches.views import stored_side
+from divconq.data.dataset import ImageSet
+from divconq.data.images.cache import cached
+from divconq.data.images.decoding import decode
+from divconq.data.images.files import Decoded
+from divconq.data.sources.folder import SUFFIXES
 
 
 def main() -> None:

@@ -19,13 +19,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
+from divconq.accel.device import pick_device
 from divconq.data import ImageSet, open_dataset, subset
-from divconq.data.cache import cached
-from divconq.data.views import stored_side
-from divconq.device import pick_device
-from divconq.embed import embed
+from divconq.data.batches.views import stored_side
+from divconq.data.images.cache import cached
 from divconq.evaluation import evaluate
 from divconq.model import Embedder, import_file, make_model
+from divconq.training.embedding import embed
 
 SIZE, RESIZE = 224, 256
 

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from divconq.bench.steps import Training
 from divconq.division import divide
-from divconq.job import prepare
+from divconq.experiments.results import code_version, hardware
 from divconq.presets import preset
-from divconq.reproduce.results import code_version, hardware
+from divconq.training.setup import prepare
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:

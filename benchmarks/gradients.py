@@ -16,10 +16,10 @@ from torch import Tensor
 
 from divconq.config import Config
 from divconq.division import Partition
-from divconq.job import prepare
-from divconq.reproduce.results import code_version, hardware
-from divconq.reproduce.table import load_table, parse_names
+from divconq.experiments.results import code_version, hardware
+from divconq.experiments.table import load_table, parse_names
 from divconq.train import epoch_of, view_of
+from divconq.training.setup import prepare
 
 
 def rms(x: Tensor) -> float:

@@ -23,13 +23,13 @@ from tqdm import tqdm
 
 from divconq import DivideAndConquer, retrieval_scores
 from divconq.data import Dataset, ImageSet, hold_out, open_dataset
-from divconq.data.cache import cached
+from divconq.data.images.cache import cached
+from divconq.experiments.results import code_version, hardware
+from divconq.experiments.statistics import paired_difference
 from divconq.losses import make_loss
 from divconq.model import import_file, make_model
 from divconq.presets import preset
-from divconq.reproduce.results import code_version, hardware
-from divconq.reproduce.statistics import paired_difference
-from divconq.search import embed_images
+from divconq.training.scoring import embed_images
 
 LOSSES = ("margin", "triplet", "soft_triplet", "npairs", "MultiSimilarityLoss", "ProxyAnchorLoss")
 MASKS = ("none", "fixed")

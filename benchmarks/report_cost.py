@@ -19,16 +19,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from divconq import checkpoints
 from divconq.analysis import embeddings, study
 from divconq.analysis.output import write_report
 from divconq.analysis.runs import read_run
 from divconq.config import Config
-from divconq.data.protocol import ImageSet, InMemory
+from divconq.data.dataset import ImageSet, InMemory
+from divconq.experiments.results import code_version, hardware
 from divconq.masks import Masks
 from divconq.model import make_model
-from divconq.reproduce.results import code_version, hardware
-from divconq.run import Run
+from divconq.runs import checkpoints
+from divconq.runs.folder import Run
 
 DIM, EPOCHS, EVERY = 512, 20, 2
 SPREAD = 1.9  # of the points of a class around their centre, in each dimension; centres have 1

@@ -11,10 +11,10 @@ import re
 from pathlib import Path
 from statistics import mean
 
-from divconq.reproduce import brief, load_table, markdown, read_results, summary
-from divconq.reproduce.figures import find_runs, overrides_of
-from divconq.reproduce.results import Result
-from divconq.reproduce.statistics import paired_difference
+from divconq.experiments import brief, load_table, markdown, read_results, summary
+from divconq.experiments.figures import find_runs, overrides_of
+from divconq.experiments.results import Result
+from divconq.experiments.statistics import paired_difference
 
 ROOT = Path(__file__).parent.parent
 CUB = ROOT / "benchmarks" / "cub"

@@ -4,7 +4,7 @@
     torchrun --nproc-per-node 2 examples/own_loop.py --epochs 12
 
 Without those lines (see the comment at each) it is the training loop everybody writes. What comes from
-``divconq.distributed`` is for ``torchrun``; alone it does nothing, and can be left out.
+``divconq.distributed.collectives`` is for ``torchrun``; alone it does nothing, and can be left out.
 """
 
 import argparse
@@ -13,8 +13,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from divconq import DivideAndConquer, retrieval_scores
-from divconq.data.demo import demo
-from divconq.distributed import average_gradients, gather, joined, rank, shard
+from divconq.data.sources.demo import demo
+from divconq.distributed.collectives import average_gradients, gather, joined, rank, shard
 from divconq.losses import TripletLoss
 from divconq.model import SmallNet
 

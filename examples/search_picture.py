@@ -12,7 +12,7 @@ import torch
 from PIL import Image, ImageOps
 
 from divconq.evaluation.neighbours import nearest
-from divconq.inference import TrainedRun
+from divconq.trained_run import TrainedRun
 
 parser = argparse.ArgumentParser()
 parser.add_argument("run", type=Path)

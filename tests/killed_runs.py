@@ -23,12 +23,12 @@ import safetensors.torch  # noqa: F401
 import scipy.optimize  # noqa: F401
 import torch
 
-from divconq import checkpoints
 from divconq import train as training
 from divconq.config import from_yaml
-from divconq.job import Job, prepare
-from divconq.run import Run
-from divconq.step import TrainingStep
+from divconq.runs import checkpoints
+from divconq.runs.folder import Run
+from divconq.training.setup import Job, prepare
+from divconq.training.step import TrainingStep
 
 
 def die():

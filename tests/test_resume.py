@@ -24,10 +24,10 @@ from divconq.cli import main
 from divconq.config import to_yaml
 from divconq.losses import LOSSES
 from divconq.presets import preset
-from divconq.run import Run
-from divconq.step import TrainingStep
-from divconq.stopping import Stopped, StopSignals
+from divconq.runs.folder import Run
 from divconq.train import train
+from divconq.training.step import TrainingStep
+from divconq.training.stop_signals import Stopped, StopSignals
 from killed_runs import DEATHS
 
 TIMINGS = ("images_per_s", "seconds")
@@ -197,7 +197,7 @@ def test_a_damaged_last_checkpoint_costs_some_steps_and_nothing_else(small, tmp_
 
 def test_a_state_that_is_not_finite_is_never_saved(small, tmp_path, monkeypatch):
     """On a GPU losses are looked at only where that is free; a checkpoint is such a place."""
-    from divconq.watch import LossWatch
+    from divconq.training.nan_guard import LossWatch
 
     class Fails(torch.nn.Module):
         calls = 0
@@ -226,7 +226,7 @@ def test_a_best_epoch_that_was_only_in_memory_is_not_lost(small, tmp_path, monke
     def scored(job, train):
         return {"recall@1": next(scores), "spread": 1.0}
 
-    monkeypatch.setattr("divconq.job.Job.scores", scored)
+    monkeypatch.setattr("divconq.training.setup.Job.scores", scored)
     real = Run.log
 
     def log(run, record):
@@ -330,7 +330,7 @@ def test_a_run_without_stop_leaves_signals_alone(small, tmp_path, monkeypatch):
 
 
 def test_a_signal_in_the_evaluation_stops_at_the_end_of_the_epoch(small, tmp_path, monkeypatch):
-    from divconq.job import Job
+    from divconq.training.setup import Job
 
     stop, real = StopSignals(), Job.scores
     monkeypatch.setattr(

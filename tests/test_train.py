@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 
 from divconq.config import Config
-from divconq.data.batches import training_batches
-from divconq.data.sampler import plan_epoch
-from divconq.job import prepare
+from divconq.data.batches.loading import training_batches
+from divconq.data.batches.sampler import plan_epoch
 from divconq.losses import LOSSES, make_loss
 from divconq.presets import preset
-from divconq.run import Run
-from divconq.schedule import epoch_seed
+from divconq.runs.folder import Run
 from divconq.train import train
+from divconq.training.schedule import epoch_seed
+from divconq.training.setup import prepare
 
 TIMINGS = ("images_per_s", "seconds")
 

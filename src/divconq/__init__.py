@@ -11,13 +11,13 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from divconq.config import Config
+    from divconq.divide_and_conquer import DivideAndConquer
     from divconq.division import Partition, divide
     from divconq.evaluation import nmi, retrieval_scores
     from divconq.losses import make_loss
     from divconq.masks import Masks
     from divconq.model import load_model
     from divconq.objective import Objective
-    from divconq.own_loop import DivideAndConquer
     from divconq.presets import preset
 
 # Each name is imported when it is first used, so that the command line answers at once.
@@ -31,7 +31,7 @@ _HOME = {
     "Masks": "masks",
     "load_model": "model",
     "Objective": "objective",
-    "DivideAndConquer": "own_loop",
+    "DivideAndConquer": "divide_and_conquer",
     "preset": "presets",
 }
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,7 +11,7 @@ import tyro
 import yaml
 
 from divconq.checks import check_power_of_two
-from divconq.kinds import convert, read_yaml
+from divconq.io.yaml_values import convert, read_yaml
 
 RGB = tuple[float, float, float]
 # What makes an epoch the best: on the few images of held-out classes R@1 is noise, MAP@R looks at all of a class.
@@ -255,6 +256,7 @@ def from_yaml(text: str) -> Config:
     if not isinstance(values, dict):
         raise ValueError("a config must be a table of names and values")
     kinds = {field.name: field.type for field in dataclasses.fields(Config)}
+    values = upgraded(values)
     unknown = sorted(str(name) for name in values if name not in kinds)
     if unknown:
         raise ValueError(
@@ -266,6 +268,15 @@ def from_yaml(text: str) -> Config:
         except ValueError as error:
             raise ValueError(f"{name} must be {error}") from error
     return Config(**values)
+
+
+def upgraded(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of an older version of divconq, under the names that they have now.
+
+    >>> upgraded({"k_max": 4})
+    {'k_max': 4}
+    """
+    return dict(settings)
 
 
 def differences(config: Config, other: Config) -> dict[str, tuple[object, object]]:

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from divconq.checks import did_you_mean
-from divconq.weights import load_backbone, read_safetensors
+from divconq.io.safetensors_files import load_backbone, read_safetensors
 
 Pooling = Literal["avg", "max", "avgmax"]
 TIMM_POOLING: dict[Pooling, str] = {"avg": "avg", "max": "max", "avgmax": "catavgmax"}

@@ -10,26 +10,26 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 from torch import Tensor
 
-from divconq.checkpoints import Checkpoints
+from divconq.accel.device import uses_bf16
+from divconq.accel.graphs import Fallback
 from divconq.config import Config
 from divconq.data import ImageSet
-from divconq.data.batches import training_batches
-from divconq.data.sampler import EpochPlan, plan_epoch
-from divconq.data.transforms import augment
-from divconq.device import uses_bf16
-from divconq.distributed import anywhere, on_every, on_first, synchronise, wait_for_all
+from divconq.data.batches.loading import training_batches
+from divconq.data.batches.sampler import EpochPlan, plan_epoch
+from divconq.data.batches.transforms import augment
+from divconq.distributed.collectives import anywhere, on_every, on_first, synchronise, wait_for_all
 from divconq.division import NEEDS_EMBEDDINGS, Partition, divide
-from divconq.graphs import Fallback
-from divconq.job import Job, prepare
-from divconq.loggers import Loggers, check_loggers
-from divconq.optim import load_optimizer, reset_moments
-from divconq.progress import Clock, Progress
-from divconq.randomness import generator_states, seed_all, set_generator_states
-from divconq.run import Run
-from divconq.schedule import backbone_rests, divides, epoch_seed, warn_of_few_epochs
-from divconq.step import TrainingStep
-from divconq.stopping import StopSignals
-from divconq.watch import LossWatch, warn_of_collapse
+from divconq.runs.checkpoints import Checkpoints
+from divconq.runs.folder import Run
+from divconq.training.loggers import Loggers, check_loggers
+from divconq.training.nan_guard import LossWatch, warn_of_collapse
+from divconq.training.optimizer import load_optimizer, reset_moments
+from divconq.training.progress import Clock, Progress
+from divconq.training.schedule import backbone_rests, divides, epoch_seed, warn_of_few_epochs
+from divconq.training.seeds import generator_states, seed_all, set_generator_states
+from divconq.training.setup import Job, prepare
+from divconq.training.step import TrainingStep
+from divconq.training.stop_signals import StopSignals
 
 View: TypeAlias = Callable[..., Tensor]
 Batches: TypeAlias = Iterator[tuple[Tensor, Tensor, Tensor]]

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from divconq.analysis.runs import RunRecord
 from divconq.analysis.subject import Subject
 from divconq.config import Config
-from divconq.data.protocol import ImageSet, InMemory
+from divconq.data.dataset import ImageSet, InMemory
 from tiny_settings import TINY
 
 SETTINGS = dataclasses.replace(TINY, epochs=3, nmi=False)

@@ -8,13 +8,13 @@ import torch.nn.functional as F
 
 from analysis.made_runs import SETTINGS, made_images
 from conftest import write_photos
-from divconq import checkpoints
 from divconq.analysis import embeddings as module
 from divconq.analysis.embeddings import embeddings, identity
 from divconq.analysis.runs import read_run
 from divconq.analysis.study import images_of
-from divconq.data.protocol import subset
-from divconq.data.views import test_view as see_test_view
+from divconq.data.batches.views import test_view as see_test_view
+from divconq.data.dataset import subset
+from divconq.runs import checkpoints
 from divconq.train import train
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 from analysis.made_runs import made_images
 from divconq.analysis.findings import Duplicate, Errors, Findings, Found, Shown, Worst
 from divconq.analysis.pictures import named, pictures, thumbnail
-from divconq.data.protocol import ImageSet
+from divconq.data.dataset import ImageSet
 
 
 @dataclass

@@ -4,12 +4,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from divconq import checkpoints
 from divconq.analysis import read_run, subspace
 from divconq.config import Config
 from divconq.masks import Masks
 from divconq.model import make_model
-from divconq.run import Run
+from divconq.runs import checkpoints
+from divconq.runs.folder import Run
 from divconq.train import train
 
 SETTINGS = Config(backbone="small", pretrained=False, dim=8, epochs=4, k_max=4, divide_every=2)

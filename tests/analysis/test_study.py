@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 
 from analysis.made_runs import PLAIN_UMAP, SETTINGS, made_subject
-from divconq import checkpoints
 from divconq.analysis import Division, read_run, subspace, subspace_hits
 from divconq.analysis.chapters import (
     clusters_of,
@@ -27,7 +26,8 @@ from divconq.analysis.pictures import named
 from divconq.analysis.study import analyse, short_names, study
 from divconq.analysis.subject import sample
 from divconq.config import Config
-from divconq.run import Run
+from divconq.runs import checkpoints
+from divconq.runs.folder import Run
 from divconq.train import train
 
 

@@ -4,8 +4,8 @@ import torch
 from PIL import Image
 
 from divconq.bench.torchvision_loop import PlainLoop, box_blur, cut_holes, plain_rates, transforms
-from divconq.data.augmentation import AUGMENTATIONS, BLURS, HOLE, HOLES, augmentation
-from divconq.data.folder import folder
+from divconq.data.batches.augmentation import AUGMENTATIONS, BLURS, HOLE, HOLES, augmentation
+from divconq.data.sources.folder import folder
 from divconq.model import make_model
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from divconq.bench.steps import Training, bare_step, embedding_rates, training_rates
-from divconq.job import prepare
 from divconq.train import train
+from divconq.training.setup import prepare
 
 
 def test_an_epoch_is_the_epoch_of_train(tiny, tmp_path):

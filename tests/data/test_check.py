@@ -10,8 +10,8 @@ from PIL import Image
 
 from divconq.data import open_dataset
 from divconq.data.check import KINDS, OF_DUPLICATES, OF_FILES, OF_LABELS, check_dataset, text
-from divconq.data.file_kinds import file_kinds
-from divconq.data.protocol import Dataset, ImageSet, InMemory
+from divconq.data.dataset import Dataset, ImageSet, InMemory
+from divconq.data.images.file_kinds import file_kinds
 
 BROKEN = [kind for kind in OF_FILES if OF_FILES[kind].wrong]
 

@@ -11,16 +11,16 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
+from divconq.accel.device import threads
 from divconq.analysis.findings import Split
 from divconq.analysis.runs import RunRecord, Snapshot
 from divconq.config import Config
-from divconq.data.files import Decoded
-from divconq.data.protocol import Chosen, ImageSet, InMemory
-from divconq.data.stamps import for_each, stamp
-from divconq.device import threads
+from divconq.data.dataset import Chosen, ImageSet, InMemory
+from divconq.data.images.files import Decoded
+from divconq.data.images.fingerprints import for_each, stamp
 from divconq.division.kmeans import check_points
-from divconq.search import embed_images
-from divconq.writing import write_atomically
+from divconq.io.atomic import write_atomically
+from divconq.training.scoring import embed_images
 
 FORMAT = "divconq embeddings 1"
 SETTINGS = (

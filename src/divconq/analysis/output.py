@@ -6,7 +6,7 @@ from pathlib import Path
 from divconq.analysis.findings import Findings, Split, to_json
 from divconq.analysis.page import page
 from divconq.analysis.plots import PLOTS, draw_all
-from divconq.writing import write_atomically
+from divconq.io.atomic import write_atomically
 
 
 def write_report(findings: Findings, pictures: Mapping[tuple[Split, int], bytes], out: Path) -> Path:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import UInt8
 
 from divconq.analysis.findings import Findings, Shown, Split
-from divconq.data.protocol import ImageSet
+from divconq.data.dataset import ImageSet
 
 SIDE = 112  # pixels of the long side
 QUALITY = 80

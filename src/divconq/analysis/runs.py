@@ -12,7 +12,7 @@ from torch import Tensor
 from divconq.config import Config
 from divconq.division.partition import check_labels
 from divconq.model import Embedder, make_model
-from divconq.run import Run
+from divconq.runs.folder import Run
 
 SCORE, TRAIN_SCORE = "recall@1", "train_recall@1"
 

@@ -8,6 +8,7 @@ import torch
 import yaml
 from torch import Tensor
 
+from divconq.accel.device import pick_device
 from divconq.analysis.chapters import clusters_of, subspaces_of
 from divconq.analysis.embeddings import embeddings
 from divconq.analysis.findings import Clusters, Errors, Findings, Map, Space, Split, Subspaces, Training
@@ -17,10 +18,9 @@ from divconq.analysis.pictures import pictures
 from divconq.analysis.runs import RunRecord, generalisation, read_run
 from divconq.analysis.subject import Subject
 from divconq.config import Config, to_yaml
-from divconq.data.protocol import ImageSet, known_cameras
-from divconq.datasets import open_data
-from divconq.device import pick_device
+from divconq.data.dataset import ImageSet, known_cameras
 from divconq.model import import_file
+from divconq.training.datasets import open_data
 
 Which: TypeAlias = Literal["last", "best"]
 Images: TypeAlias = dict[Split, ImageSet]

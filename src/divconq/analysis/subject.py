@@ -12,7 +12,7 @@ from torch import Tensor
 from divconq.analysis.findings import Found, Shown, Split
 from divconq.analysis.nearest import neighbours
 from divconq.analysis.runs import RunRecord
-from divconq.data.protocol import ImageSet
+from divconq.data.dataset import ImageSet
 
 NEIGHBOURS = 10
 ANSWERS = 5  # images found that are shown

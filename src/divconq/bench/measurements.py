@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import torch
 
+from divconq.accel.device import cpus, pick_device, uses_bf16
+from divconq.accel.graphs import first_line
 from divconq.bench.algorithms import compare_kmeans, compare_nmi, compare_search
 from divconq.bench.memory import evaluation_memory
 from divconq.bench.photos import files_of, first, image_files, in_memory
@@ -17,13 +19,11 @@ from divconq.bench.steps import embedding_rates, training_rates
 from divconq.bench.torchvision_loop import plain_rates
 from divconq.checks import did_you_mean
 from divconq.config import Config
-from divconq.data.augmentation import augmentation
-from divconq.datasets import open_data
-from divconq.device import cpus, pick_device, uses_bf16
-from divconq.graphs import first_line
-from divconq.job import prepare
+from divconq.data.batches.augmentation import augmentation
+from divconq.experiments.results import code_version, hardware
 from divconq.model import make_model
-from divconq.reproduce.results import code_version, hardware
+from divconq.training.datasets import open_data
+from divconq.training.setup import prepare
 
 FORMAT = "divconq bench 1"
 PARTS = ("step", "embed", "kmeans", "knn", "nmi", "memory")

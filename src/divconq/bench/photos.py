@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 import torch
 
 from divconq.data import Dataset, ImageSet, InMemory, Pixels, open_dataset, subset
-from divconq.data.files import Decoded
-from divconq.data.protocol import Chosen
+from divconq.data.dataset import Chosen
+from divconq.data.images.files import Decoded
 
 WIDTH, HEIGHT = 500, 375  # of the JPEG files, as most of CUB's
 

@@ -5,18 +5,18 @@ from functools import partial
 
 from torch import Tensor, nn
 
+from divconq.accel.device import uses_bf16
+from divconq.accel.graphs import WARM_UP, Captured
 from divconq.bench.timing import timed
-from divconq.device import uses_bf16
 from divconq.division import Partition, divide
-from divconq.graphs import WARM_UP, Captured
-from divconq.job import Job
 from divconq.masks import Masks
-from divconq.optim import make_optimizer
-from divconq.randomness import seed_all
-from divconq.schedule import epoch_seed
-from divconq.step import Network
 from divconq.train import epoch_of, step_of, view_of
-from divconq.watch import LossWatch
+from divconq.training.nan_guard import LossWatch
+from divconq.training.optimizer import make_optimizer
+from divconq.training.schedule import epoch_seed
+from divconq.training.seeds import seed_all
+from divconq.training.setup import Job
+from divconq.training.step import Network
 
 CALLS = WARM_UP + 3  # steps until all is compiled and captured, and has been replayed
 

@@ -12,9 +12,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
+from divconq.accel.device import cpus
 from divconq.bench.timing import timed
-from divconq.data.augmentation import ANGLE, BLURS, HOLE, HOLES, SHIFT, Augmentation
-from divconq.device import cpus
+from divconq.data.batches.augmentation import ANGLE, BLURS, HOLE, HOLES, SHIFT, Augmentation
 from divconq.losses import MarginLoss
 from divconq.model import Embedder
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import tyro
 
-from divconq.arguments import (
+from divconq.cli.arguments import (
     AnalyzeArguments,
     CompareArguments,
     DataCheckArguments,
@@ -21,8 +21,8 @@ from divconq.presets import PRESETS, preset
 def eval_command(argv: list[str]) -> None:
     """``divconq eval``."""
     parsed = tyro.cli(EvalArguments, args=argv, prog="divconq eval")
-    from divconq.inference import TrainedRun
-    from divconq.report import score_table
+    from divconq.cli.tables import score_table
+    from divconq.trained_run import TrainedRun
 
     run = TrainedRun(parsed.run, which=parsed.checkpoint, device=parsed.device, module=parsed.import_file)
     scores = run.scores(parsed.data, same_camera=parsed.same_camera)
@@ -36,7 +36,7 @@ def embed_command(argv: list[str]) -> None:
         raise ValueError(f"--out must end in .npz, got {parsed.out.name!r}")
     if parsed.out.exists():
         raise ValueError(f"{parsed.out} exists already; choose another --out or remove it")
-    from divconq.inference import TrainedRun, save_embeddings
+    from divconq.trained_run import TrainedRun, save_embeddings
 
     run = TrainedRun(parsed.run, which=parsed.checkpoint, device=parsed.device, module=parsed.import_file)
     embeddings, images = run.embed(parsed.data, parsed.split)
@@ -81,8 +81,8 @@ def write_analysis(
 def compare_command(argv: list[str]) -> None:
     """``divconq compare``."""
     parsed = tyro.cli(CompareArguments, args=argv, prog="divconq compare")
-    from divconq import reproduce as tables
-    from divconq.compare import compare
+    from divconq import experiments as tables
+    from divconq.experiments.compare import compare
 
     figures = compare(parsed.runs, tables.parse_names(parsed.metric))
     if parsed.format == "json":
@@ -97,9 +97,9 @@ def data_command(argv: list[str]) -> None:
     if argv[:1] != ["check"]:
         raise ValueError("use: divconq data check NAME_OR_FOLDER [--root DIR] [--json]")
     parsed = tyro.cli(DataCheckArguments, args=argv[1:], prog="divconq data check")
+    from divconq.accel.device import threads
     from divconq.data import open_dataset
     from divconq.data.check import check_dataset, text
-    from divconq.device import threads
 
     workers = threads(parsed.workers)
     dataset = open_dataset(parsed.data, root=parsed.root, workers=workers, keep_broken=True)

@@ -8,15 +8,15 @@ from typing import Any
 
 import tyro
 
-from divconq.arguments import BenchArguments, ReproduceArguments
+from divconq.cli.arguments import BenchArguments, ReproduceArguments
 from divconq.cli.speaking import fail
-from divconq.writing import write_atomically
+from divconq.io.atomic import write_atomically
 
 
 def reproduce_command(argv: list[str]) -> None:
     """``divconq reproduce``."""
     parsed = tyro.cli(ReproduceArguments, args=argv, prog="divconq reproduce")
-    from divconq import reproduce as tables
+    from divconq import experiments as tables
 
     if not parsed.tables:
         raise ValueError("no table was named; give a .yaml file such as those in tables/")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import tyro
 
-from divconq.arguments import TrainArguments, flag_value, take_free_flags
+from divconq.cli.arguments import TrainArguments, flag_value, take_free_flags
 from divconq.cli.looking import write_analysis
 from divconq.cli.speaking import fail, say, speaks
 from divconq.config import MAY_CHANGE, Config, differences, from_yaml
+from divconq.io.atomic import FULL
 from divconq.presets import PRESETS, preset
-from divconq.stopping import Stopped, StopSignals
-from divconq.writing import FULL
+from divconq.training.stop_signals import Stopped, StopSignals
 
 
 def train_command(argv: list[str]) -> None:
@@ -53,9 +53,9 @@ def train_command(argv: list[str]) -> None:
         raise ValueError(
             "torchrun --max-restarts must find the run that it starts again; name it with --out DIR"
         )
-    from divconq.device import pick_device
-    from divconq.distributed import joined, on_first
-    from divconq.loggers import LOGGERS
+    from divconq.accel.device import pick_device
+    from divconq.distributed.collectives import joined, on_first
+    from divconq.training.loggers import LOGGERS
 
     with joined(pick_device(config.device)):
         out = parsed.resume or parsed.out or on_first(_free_folder, named or Path(config.data).stem)
@@ -67,7 +67,7 @@ def train_command(argv: list[str]) -> None:
 
 def _train(config: Config, out: Path, *, resume: bool, loggers: list[str]) -> None:
     from divconq import train as training
-    from divconq.report import summary
+    from divconq.cli.tables import summary
 
     say(f"training on {config.data} into {out}")
     try:

@@ -7,9 +7,9 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from divconq.checks import did_you_mean
-from divconq.data.benchmarks import READERS
-from divconq.data.files import broken_files_kept
-from divconq.data.protocol import Dataset, ImageSet, InMemory, Pixels, subset
+from divconq.data.dataset import Dataset, ImageSet, InMemory, Pixels, subset
+from divconq.data.images.files import broken_files_kept
+from divconq.data.sources.registry import READERS
 
 __all__ = [
     "Dataset",
@@ -49,17 +49,17 @@ def open_dataset(
                 name, root=root, size=size, test_classes=test_classes, workers=workers, seed=seed
             )
     if _is_demo(name):
-        from divconq.data.demo import demo
+        from divconq.data.sources.demo import demo
 
         return demo(seed=int(name.partition(":")[2] or 0))
     if name in READERS:
         return READERS[name](root, size=size, workers=workers)
     if name and Path(name).is_dir():
-        from divconq.data.folder import folder
+        from divconq.data.sources.folder import folder
 
         return folder(Path(name), size=size, test_classes=test_classes, workers=workers, seed=seed)
     if _is_table(name):
-        from divconq.data.table import read_table
+        from divconq.data.sources.table import read_table
 
         return read_table(Path(name), size=size, test_classes=test_classes, workers=workers, seed=seed)
     if not name:

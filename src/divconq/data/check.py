@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from divconq.data.file_kinds import file_kinds
-from divconq.data.files import Decoded, first_three, read_each
-from divconq.data.protocol import Dataset, ImageSet, count_matches
+from divconq.data.dataset import Dataset, ImageSet, count_matches
+from divconq.data.images.file_kinds import file_kinds
+from divconq.data.images.files import Decoded, first_three, read_each
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,215 @@
+"""Random crops and changes of whole batches, on the device of the batch.
+
+Images come squashed to squares of side S, with their true width / height as ``aspect``. All geometry is that
+of the true image with its short side resized to ``resize``, so S should be ``views.stored_side(resize)`` (smaller is
+blurred, much larger aliases in ``augment``). Results are in [0, 1], in float32, on a GPU in float16, which is
+eight times finer than the pixels are; the model normalises them.
+
+Random numbers are drawn on the CPU, so that they are the same on every device; ``augment`` then has no loop
+over images, no data-dependent shape and no wait for the device. The geometric changes are one affine map and one
+bilinear interpolation, reflected at the border of the image. Where a crop needs no interpolation (S equal to
+``resize``, aspect 1, no rotation or shift) its pixels are copied exactly.
+"""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64, UInt8
+from torch import Tensor
+
+from divconq.data.batches.augmentation import BLURS, RATIOS, Draws
+from divconq.data.batches.views import KINDS, check_crop, true_size
+
+LUMA = (0.2989, 0.587, 0.114)
+AT_ONCE = 16  # images that a CPU changes at once: few enough for its caches
+REACH = max(BLURS) // 2  # how far beyond the crop a blur looks
+
+
+def augment(
+    images: UInt8[Tensor, "b side side 3"],
+    aspect: Float[Tensor, " b"],
+    draws: Draws,
+    size: int,
+    resize: int,
+) -> Float[Tensor, "b 3 size size"]:
+    """Crop, flip, rotate and shift; then blur, cut holes, change colours, in the order of ``Draws``.
+
+    >>> from divconq.data.batches.augmentation import AUGMENTATIONS, draw
+    >>> draws = draw(2, AUGMENTATIONS["standard"], generator=torch.Generator().manual_seed(0))
+    >>> augment(torch.zeros(2, 8, 8, 3, dtype=torch.uint8), torch.ones(2), draws, 6, 8).shape
+    torch.Size([2, 3, 6, 6])
+    """
+    check_crop(size, resize)
+    if images.device.type == "cpu" and len(images) > AT_ONCE:
+        parts = [slice(first, first + AT_ONCE) for first in range(0, len(images), AT_ONCE)]
+        return torch.cat([_augment(images[i], aspect[i], draws.part(i), size, resize) for i in parts])
+    return _augment(images, aspect, draws, size, resize)
+
+
+def _augment(
+    images: UInt8[Tensor, "b side side 3"], aspect: Float[Tensor, " b"], draws: Draws, size: int, resize: int
+) -> Float[Tensor, "b 3 size size"]:
+    margin = 0 if draws.blur is None else REACH
+    x = _crop(images, aspect, draws, size, resize, margin)
+    if draws.blur is not None:
+        x = _box_blur(x, draws.blur)
+    if draws.holes is not None:
+        x = _cut(x, draws.holes)
+    if draws.brightness is not None:
+        x = _blend(x, x.new_zeros(1), draws.brightness)
+    if draws.contrast is not None:
+        x = _blend(x, _grey(x).mean(dim=(1, 2, 3), keepdim=True), draws.contrast)
+    if draws.saturation is not None:
+        x = _blend(x, _grey(x), draws.saturation)
+    if draws.hue is not None:
+        x = _turn_hue(x, draws.hue)
+    if draws.grey is not None:
+        x = torch.where(draws.grey[:, None, None, None], _grey(x), x)
+    return x.clamp(0, 1)
+
+
+def _box(
+    draws: Draws, width: Float[Tensor, " b"], height: Float[Tensor, " b"], size: int
+) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"], Float[Tensor, " b"], Float[Tensor, " b"]]:
+    """Left, top, width and height of the crop."""
+    if draws.area is None or draws.ratio is None:
+        w = h = torch.full_like(width, size)
+        left, top = (
+            (draws.place[:, i] * (room - size + 1)).floor() for i, room in enumerate((width, height))
+        )
+        return left, top, w, h
+    area = draws.area * (width * height)[:, None]
+    w, h = (area * draws.ratio).sqrt(), (area / draws.ratio).sqrt()
+    fits = (w <= width[:, None]) & (h <= height[:, None])
+    place = torch.where(fits.any(dim=1, keepdim=True), draws.place, 0.5)
+    # If no try fits, the largest central crop of an allowed ratio.
+    w = torch.cat([w, torch.minimum(width, height * RATIOS[1])[:, None]], dim=1)
+    h = torch.cat([h, torch.minimum(height, width / RATIOS[0])[:, None]], dim=1)
+    first = F.pad(fits.int(), (0, 1), value=1).argmax(dim=1, keepdim=True)
+    w, h = w.gather(1, first).flatten(), h.gather(1, first).flatten()
+    return place[:, 0] * (width - w), place[:, 1] * (height - h), w, h
+
+
+def _crop(
+    images: UInt8[Tensor, "b side side 3"],
+    aspect: Float[Tensor, " b"],
+    draws: Draws,
+    size: int,
+    resize: int,
+    margin: int,
+) -> Float[Tensor, "b 3 h w"]:
+    """Interpolate at the points that the output's pixels come from, and those of a margin around it.
+
+    A pixel at (u, v) from the centre of the output is moved back by the shift, turned back by the angle,
+    mirrored, scaled to the crop and squashed, around the crop's centre.
+    """
+    side = images.shape[1]
+    width, height = true_size(aspect, resize)
+    left, top, w, h = (value[:, None, None] for value in _box(draws, width, height, size))
+    to_x, to_y = (side / width)[:, None, None], (side / height)[:, None, None]
+    mirror = torch.where(draws.flip, -1.0, 1.0)[:, None, None]
+    centred = torch.arange(-margin, size + margin, device=images.device) + 0.5 - size / 2
+    u, v = centred[None, None, :], centred[None, :, None]
+    if draws.shift is not None:
+        u, v = u - size * draws.shift[:, 0, None, None], v - size * draws.shift[:, 1, None, None]
+    if draws.angle is not None:
+        cos, sin = draws.angle.cos()[:, None, None], draws.angle.sin()[:, None, None]
+        u, v = cos * u - sin * v, sin * u + cos * v
+    x = (left + w / 2) * to_x + mirror * (w / size * to_x) * u
+    y = (top + h / 2) * to_y + (h / size * to_y) * v
+    # What lies beyond the border is reflected.
+    x, y = ((side - (side - at.remainder(2 * side)).abs()).clamp(0.5, side - 0.5) for at in (x, y))
+    points = torch.stack(torch.broadcast_tensors(x, y), dim=3)
+    return _gather(images, points) if images.is_cuda else _sample(images, points, exact=side == resize)
+
+
+def _sample(
+    images: UInt8[Tensor, "b side side 3"], points: Float[Tensor, "b h w 2"], *, exact: bool
+) -> Float[Tensor, "b 3 h w"]:
+    """Interpolate at points given in pixels from the upper left corner.
+
+    To be ``exact`` the images are padded to a power of two, where the map from pixels to [-1, 1] has no rounding.
+    """
+    side = images.shape[1]
+    padded = 1 << (side - 1).bit_length() if exact else side
+    x = images.float().permute(0, 3, 1, 2)
+    if padded > side:
+        x = F.pad(x, (0, padded - side, 0, padded - side))
+    return F.grid_sample(x, points * 2 / padded - 1, align_corners=False) / 255
+
+
+def _gather(
+    images: UInt8[Tensor, "b side side 3"], points: Float[Tensor, "b h w 2"]
+) -> Float[Tensor, "b 3 h w"]:
+    """Interpolate as ``_sample`` does, in a way that compiles to less work on a GPU, where it is in float16.
+
+    Each channel is gathered by itself, so that the points are worked out once for the three.
+    """
+    count, side = images.shape[:2]
+    low = (points - 0.5).floor()
+    (right, down), (x, y) = (points - 0.5 - low).unbind(3), low.int().unbind(3)
+    values = images.flatten()
+    image = torch.arange(0, count * side, side, device=images.device, dtype=torch.int32)[:, None, None]
+
+    def between(row: Tensor, channel: int) -> Tensor:
+        start = (image + row) * side
+        left, other = (values[(start + at) * 3 + channel] for at in (x, (x + 1).clamp(max=side - 1)))
+        return torch.lerp(left.float(), other.float(), right)
+
+    below = (y + 1).clamp(max=side - 1)
+    mixed = [torch.lerp(between(y, channel), between(below, channel), down) for channel in range(3)]
+    kind = KINDS.get(images.device.type, torch.float32)
+    return torch.stack([(channel / 255).to(kind) for channel in mixed], dim=1)
+
+
+def _box_blur(x: Float[Tensor, "b c tall wide"], box: Int64[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
+    """Average a box of side ``box`` around each pixel that is ``REACH`` away from the border."""
+    if x.device.type != "cpu":
+        return _blurred(x, box)
+    which = (box > 1).nonzero().flatten()  # a GPU would have to wait to know them
+    blurred = x[:, :, REACH:-REACH, REACH:-REACH].clone()
+    blurred[which] = _blurred(x[which], box[which])
+    return blurred
+
+
+def _blurred(x: Float[Tensor, "b c tall wide"], box: Int64[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
+    for dim in (3, 2):
+        length = x.shape[dim] - 2 * REACH
+        total = blurred = x.narrow(dim, REACH, length)
+        for r in range(1, REACH + 1):
+            total = total + x.narrow(dim, REACH - r, length) + x.narrow(dim, REACH + r, length)
+            blurred = torch.where(box[:, None, None, None] > 2 * r, total / (2 * r + 1), blurred)
+        x = blurred
+    return x
+
+
+def _cut(x: Float[Tensor, "b c h w"], holes: Float[Tensor, "b holes 4"]) -> Float[Tensor, "b c h w"]:
+    """Black rectangles, given as shares of the side."""
+    share = (torch.arange(x.shape[3], device=x.device) + 0.5) / x.shape[3]
+    left, top, right, bottom = (edge[:, :, None] for edge in holes.unbind(dim=2))
+    across, down = (left <= share) & (share < right), (top <= share) & (share < bottom)
+    inside = (down[:, :, :, None] & across[:, :, None, :]).any(dim=1, keepdim=True)
+    return x.masked_fill(inside, 0.0)
+
+
+def _grey(x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 1 h w"]:
+    r, g, b = x.split(1, dim=1)
+    luma: Tensor = LUMA[0] * r + LUMA[1] * g + LUMA[2] * b
+    return luma
+
+
+def _blend(x: Tensor, other: Tensor, factor: Float[Tensor, " b"]) -> Tensor:
+    """``factor`` of x and the rest of the other, within [0, 1]."""
+    return torch.lerp(other, x, factor[:, None, None, None].to(x.dtype)).clamp(0, 1)
+
+
+def _turn_hue(x: Float[Tensor, "b 3 h w"], turn: Float[Tensor, " b"]) -> Float[Tensor, "b 3 h w"]:
+    """Add to the hue of each pixel (in sixths of the circle), keeping its largest and smallest channel."""
+    r, g, b = x.unbind(dim=1)
+    value, chroma = x.amax(dim=1), x.amax(dim=1) - x.amin(dim=1)
+    safe = torch.where(chroma > 0, chroma, 1.0)
+    hue = torch.where(
+        value == r, (g - b) / safe, torch.where(value == g, 2 + (b - r) / safe, 4 + (r - g) / safe)
+    )
+    hue = hue + 6 * turn[:, None, None]
+    steps = torch.stack([(hue + start).remainder(6) for start in (5, 3, 1)], dim=1)
+    return value[:, None] - chroma[:, None] * torch.minimum(steps, 4 - steps).clamp(0, 1).to(x.dtype)

@@ -1,0 +1,1 @@
+"""Image files: decoding, the cache of decoded images, and where they are kept in memory."""

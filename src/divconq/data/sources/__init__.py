@@ -1,0 +1,1 @@
+"""One reader per dataset: the benchmarks, a folder of photos, a table, the built-in demo."""

@@ -1,0 +1,164 @@
+"""Your own photos: folders of image files, one folder per class, decoded when they are needed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+from divconq.data.dataset import Dataset, ImageSet
+from divconq.data.images.files import open_files
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+SPLITS = ("train", "test", "query", "gallery")
+
+Classes: TypeAlias = Mapping[str, Sequence[Path]]
+
+
+def folder(
+    path: Path | str, *, size: int = 256, test_classes: float = 0.5, seed: int = 0, workers: int = 4
+) -> Dataset:
+    """Open a folder of class folders; or of train/ and test/, or train/, query/ and gallery/, that hold them.
+
+    Without a test split the share ``test_classes`` of the classes is kept for testing, drawn by ``seed``.
+    Images are found at any depth below their class folder; hidden files and empty folders are passed over.
+    Query and gallery have one numbering of classes.
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> with tempfile.TemporaryDirectory() as photos:
+    ...     for name in ("ant", "bee", "cat", "dog"):
+    ...         Path(photos, name).mkdir()
+    ...         Image.new("RGB", (60, 40)).save(Path(photos, name, "1.jpg"))
+    ...     folder(photos, seed=0).train.names
+    ('bee', 'dog')
+    """
+    root = _existing(path)
+    splits = {sub.name for sub in _folders(root)}.intersection(SPLITS)
+    if splits in ({"train", "test"}, {"train", "query", "gallery"}):
+        parts = {name: _classes(root / name) for name in SPLITS if name in splits}
+    elif "train" in splits and _folders(root / "train"):
+        raise ValueError(
+            f"{root} must have train/ and test/, or train/, query/ and gallery/, got only "
+            f"{', '.join(f'{name}/' for name in SPLITS if name in splits)}; add or remove folders"
+        )
+    else:
+        parts = _split(root, _classes(root), test_classes, seed)
+    if len(parts["train"]) < 2:
+        raise ValueError(
+            f"{root / 'train'} must have at least two class folders with images, got one; add more"
+        )
+
+    sets = dict(zip(parts, _image_sets(root, list(parts.values()), size, workers), strict=True))
+    if "query" in sets:
+        sets["query"], sets["gallery"] = _number_alike(sets["query"], sets["gallery"])
+    test = sets["query"] if "query" in sets else sets["test"]
+    return Dataset(root.resolve().name, sets["train"], test, sets.get("gallery"))
+
+
+def flat_folder(path: Path | str, *, size: int = 256, workers: int = 4) -> ImageSet:
+    """Open every image below a folder, labelled with the name of the folder it is in.
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> with tempfile.TemporaryDirectory() as photos:
+    ...     Image.new("RGB", (60, 40)).save(Path(photos, "1.jpg"))
+    ...     flat_folder(photos).pixels.aspect
+    tensor([1.5000])
+    """
+    root = _existing(path).resolve()
+    found: dict[str, list[Path]] = {}
+    for file in _images(root):
+        found.setdefault(file.parent.name, []).append(file)
+    if not found:
+        raise ValueError(
+            f"{root} must have images in it or below, got none; they end in {', '.join(SUFFIXES)}"
+        )
+    return _image_sets(root, [dict(sorted(found.items()))], size, workers)[0]
+
+
+def draw_test_classes(names: Sequence[str], share: float, seed: int) -> set[str]:
+    """Draw the classes to test on: a share of them, at least two, and leave two.
+
+    >>> sorted(draw_test_classes(["ant", "bee", "cat", "dog"], share=0.5, seed=0))
+    ['ant', 'cat']
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"test_classes must be a share between 0 and 1, got {share}; use 0.5")
+    count = min(max(round(share * len(names)), 2), len(names) - 2)
+    return set(np.random.default_rng(seed).permutation(names).tolist()[:count])
+
+
+def _existing(path: Path | str) -> Path:
+    if not Path(path).is_dir():
+        state = "which is a file" if Path(path).exists() else "which does not exist"
+        raise ValueError(f"path must be a folder of images, got {path}, {state}; check the spelling")
+    return Path(path)
+
+
+def _folders(root: Path) -> list[Path]:
+    return sorted(sub for sub in root.iterdir() if sub.is_dir() and not sub.name.startswith("."))
+
+
+def _images(root: Path) -> list[Path]:
+    """List the image files at any depth below ``root``, none of them hidden, in order of their path.
+
+    A link that leads nowhere is listed too, to be refused rather than passed over.
+    """
+    found = {file.relative_to(root): file for file in root.rglob("*") if file.suffix.lower() in SUFFIXES}
+    shown = [path for path in found if not any(part.startswith(".") for part in path.parts)]
+    return [found[path] for path in sorted(shown, key=Path.as_posix) if _is_file(found[path])]
+
+
+def _is_file(file: Path) -> bool:
+    return file.is_file() or not file.exists()
+
+
+def _classes(root: Path) -> Classes:
+    """List the images of each class folder that has any."""
+    classes = {sub.name: images for sub in _folders(root) if (images := _images(sub))}
+    if not classes:
+        loose = len(_images(root))
+        got = f"{loose} images directly in it" if loose else f"no image (they end in {', '.join(SUFFIXES)})"
+        raise ValueError(f"{root} must have one folder per class with its images, got {got}; sort them so")
+    return classes
+
+
+def _split(root: Path, classes: Classes, test_classes: float, seed: int) -> dict[str, Classes]:
+    if len(classes) < 4:
+        raise ValueError(
+            f"{root} must have at least four class folders with images, two to train on and two to test, "
+            f"got {len(classes)}; add classes, or make train/ and test/ yourself"
+        )
+    tested = draw_test_classes(list(classes), test_classes, seed)
+    return {
+        "train": {name: images for name, images in classes.items() if name not in tested},
+        "test": {name: images for name, images in classes.items() if name in tested},
+    }
+
+
+def _image_sets(root: Path, parts: Sequence[Classes], size: int, workers: int) -> list[ImageSet]:
+    files = [[file for images in classes.values() for file in images] for classes in parts]
+    return [
+        ImageSet(
+            pixels,
+            torch.arange(len(classes)).repeat_interleave(torch.tensor([len(c) for c in classes.values()])),
+            tuple(classes),
+            tuple(file.relative_to(root).as_posix() for file in pixels.files),
+        )
+        for classes, pixels in zip(parts, open_files(files, size=size, workers=workers), strict=True)
+    ]
+
+
+def _number_alike(*sets: ImageSet) -> list[ImageSet]:
+    """Give all of them the names that any of them has."""
+    names = tuple(sorted({name for images in sets for name in images.names}))
+    number = {name: i for i, name in enumerate(names)}
+    return [
+        replace(
+            images, labels=torch.tensor([number[name] for name in images.names])[images.labels], names=names
+        )
+        for images in sets
+    ]

@@ -1,0 +1,35 @@
+"""Stanford Online Products: things for sale, a few photos of each."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from divconq.data.dataset import Dataset
+from divconq.data.sources.official_layout import Benchmark, Count, Row, below, read_list
+
+SOP = Benchmark(
+    "sop",
+    "Stanford Online Products",
+    "https://cvgl.stanford.edu/projects/lifted_struct/",
+    folders=("Stanford_Online_Products",),
+    layouts=(("Ebay_train.txt", "Ebay_test.txt"),),
+)
+COUNTS = {"train": Count(11_318, 59_551), "test": Count(11_316, 60_502)}
+
+
+def read_sop(
+    root: Path | None, *, size: int = 256, workers: int = 4, counts: Mapping[str, Count] = COUNTS
+) -> Dataset:
+    """Read Stanford Online Products; groups are its super-classes, such as bicycles and chairs.
+
+    >>> read_sop(Path("nowhere"))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: --root must be the folder of Stanford Online Products or the one that holds it, ...
+    """
+    folder, (train, test) = SOP.find(root)
+    splits = {"train": _rows(train), "test": _rows(test)}
+    return SOP.dataset(folder, splits, counts, size=size, workers=workers)
+
+
+def _rows(file: Path) -> list[Row]:
+    lines = read_list(file, (int, int, int, below), skip=1)
+    return [Row("", path, str(product), f"{kind:02d}") for _, product, kind, path in lines]

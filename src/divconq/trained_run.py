@@ -1,0 +1,106 @@
+"""Using a trained run: score it, or embed images with it."""
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from torch import Tensor
+
+from divconq.accel.device import pick_device, threads
+from divconq.config import Config
+from divconq.data import ImageSet, is_dataset
+from divconq.data.batches.views import stored_side
+from divconq.data.sources.folder import flat_folder
+from divconq.io.atomic import write_atomically
+from divconq.model import Embedder, import_file
+from divconq.runs.folder import Run
+from divconq.training.datasets import open_data
+from divconq.training.scoring import embed_images, search_scores
+
+
+class TrainedRun:
+    """A run's conquered model on a device, with the settings it was trained with.
+
+    ``which`` takes the model after the last epoch or at the best one; ``module`` is a Python file to run
+    first, for a run whose backbone was registered by one.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        which: Literal["last", "best"] = "last",
+        device: str = "auto",
+        module: Path | None = None,
+    ) -> None:
+        run = Run.open(folder)
+        if module is not None:
+            import_file(module)
+        self.config: Config = run.config
+        self.model: Embedder = self._open(run, which).to(pick_device(device))
+
+    def scores(
+        self, data: str | None = None, *, same_camera: Literal["drop", "keep"] | None = None
+    ) -> dict[str, float]:
+        """How well it searches the test images of its own data, or of another dataset or folder.
+
+        ``same_camera`` takes the place of the run's own setting.
+        """
+        config = dataclasses.replace(
+            self.config,
+            data=self.config.data if data is None else data,
+            same_camera=same_camera or self.config.same_camera,
+        )
+        dataset, _ = open_data(config)
+        return search_scores(
+            config,
+            self.model,
+            None,
+            dataset.test,
+            dataset.gallery,
+            gallery_draws=dataset.gallery_draws,
+            progress="embedding",
+        )
+
+    def embed(
+        self, data: str, split: Literal["train", "test", "gallery"] = "test"
+    ) -> tuple[Tensor, ImageSet]:
+        """Unit vectors of one part of a dataset, or of every image below a folder."""
+        if is_dataset(data):
+            config = dataclasses.replace(self.config, data=data, val_classes=0, same_camera="keep")
+            dataset, _ = open_data(config)
+            images = getattr(dataset, split)
+            if images is None:
+                raise ValueError(f"{data!r} has no gallery; use --split train or --split test")
+        else:
+            images = flat_folder(
+                Path(data), size=stored_side(self.config.resize), workers=threads(self.config.workers)
+            )
+        return embed_images(self.config, self.model, images, progress="embedding").cpu(), images
+
+    def _open(self, run: Run, which: Literal["last", "best"]) -> Embedder:
+        try:
+            return run.model(which)
+        except ValueError as error:
+            if run.config.import_file is not None and "unknown backbone" in str(error):
+                name = run.config.import_file.name
+                raise ValueError(f"{run.folder} was trained with --import {name}; give it again") from error
+            raise
+
+
+def save_embeddings(path: Path, embeddings: Tensor, images: ImageSet) -> None:
+    """Write an .npz with ``embeddings``, ``labels``, ``names`` (of the labels) and ``paths``, whole or not at all."""
+
+    def write(target: Path) -> None:
+        with target.open("wb") as file:
+            np.savez_compressed(
+                file,
+                embeddings=embeddings.numpy(),
+                labels=images.labels.numpy(),
+                names=np.array(images.names),
+                paths=np.array(images.paths),
+            )
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, write)

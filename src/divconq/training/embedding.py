@@ -1,0 +1,77 @@
+"""The one pass that embeds every image, in dataset order."""
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+from tqdm import tqdm
+
+from divconq.accel.graphs import Captured, Fallback
+from divconq.data.batches.loading import index_device, read_ahead
+from divconq.data.batches.views import Views, see
+from divconq.data.dataset import ImageSet
+from divconq.distributed.collectives import gather, rank, shard
+from divconq.model import Embedder
+
+Layer: TypeAlias = Literal["embedding", "features"]
+Forward: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def see_features(model: Embedder) -> Forward:
+    """What is done to a batch of images and the matrices they are seen through, up to the model's head."""
+
+    def forward(pixels: Tensor, across: Tensor, down: Tensor) -> Tensor:
+        return model.features(see(pixels, across, down))
+
+    return forward
+
+
+def fast_features(model: Embedder) -> Forward:
+    """The same for a GPU, compiled and captured when it is first used; as it is, if that does not work."""
+    plain = see_features(model)
+    compiled = torch.compile(plain, dynamic=False)
+    captured = Captured(lambda *batch: (compiled(*batch),), model.mean.device)
+    return Fallback(lambda *batch: captured(*batch)[0], plain, "the embedding pass")
+
+
+@torch.inference_mode()
+def embed(
+    model: Embedder,
+    images: ImageSet,
+    mask: Float[Tensor, " d"] | None = None,
+    *,
+    size: int,
+    resize: int,
+    layer: Layer = "embedding",
+    batch: int = 256,
+    bf16: bool = False,
+    fast: Forward | None = None,
+    progress: str | None = None,
+) -> Float[Tensor, "n d"]:
+    """Unit vectors normalize(f(x) * mask) of all images, on the model's device; ``mask`` None is ones.
+
+    ``layer`` = features gives what the head sees instead. ``fast`` is a faster form of ``see_features``, and gets
+    batches of one length only. ``progress`` names a progress bar. Of several processes each embeds its share, and
+    all get all.
+    """
+    was_training, device = model.training, model.mean.device
+    model.eval()
+    forward = fast or see_features(model)
+    own = order = torch.arange(len(images))[shard(len(images))]
+    if fast is not None:
+        order = own[torch.arange(-(-len(own) // batch) * batch) % len(own)]
+    batches, parts = order.to(index_device(images.pixels)).split(batch), []
+    views = Views(images.pixels.aspect, size=size, resize=resize, side=images.pixels.size, device=device)
+    reading = zip(order.to(device).split(batch), read_ahead(images.pixels, batches, device), strict=True)
+    with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+        hidden = progress is None or rank() > 0
+        for index, pixels in tqdm(reading, progress, len(batches), disable=hidden, leave=False):
+            f = forward(pixels, *views.of(index))
+            f = model.head(f) if layer == "embedding" else f
+            parts.append(f.to(torch.float32, copy=True))  # what is captured is used again
+    f = torch.cat(parts)[: len(own)]
+    model.train(was_training)
+    return gather(F.normalize(f if mask is None else f * mask).clone(), len(images))

@@ -1,0 +1,84 @@
+"""What a person sees while a run trains: one bar, and the seconds each phase took."""
+
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from tqdm import tqdm
+
+from divconq.distributed.collectives import rank
+
+
+class Progress:
+    """A bar over all epochs: epoch, K, loss, R@1, images/s and the time left; ``done`` steps were made before."""
+
+    def __init__(self, epochs: int, steps: int, batch: int, done: int = 0) -> None:
+        self.epochs, self.batch = epochs, batch
+        self.bar = tqdm(
+            total=epochs * steps * batch,
+            initial=done * batch,
+            unit=" images",
+            unit_scale=True,
+            smoothing=0.05,
+            file=sys.stderr,
+            dynamic_ncols=True,
+            disable=None if rank() == 0 else True,
+        )
+        self.figures: dict[str, str] = {}
+
+    def epoch(self, epoch: int, k: int) -> None:
+        """A new epoch begins, with ``k`` clusters."""
+        self.bar.set_description(f"epoch {epoch + 1}/{self.epochs} K={k}", refresh=False)
+
+    def show(self, record: Mapping[str, Any]) -> None:
+        """The figures of the epoch that has just ended."""
+        names = {"loss": "loss", "recall@1": "R@1", "val_recall@1": "val R@1"}
+        self.figures |= {names[name]: f"{record[name]:.3f}" for name in names if name in record}
+        self.bar.set_postfix(self.figures, refresh=False)
+
+    def step(self, loss: float | None) -> None:
+        """One batch is done; ``loss`` is the latest that is known."""
+        if loss is not None:
+            self.show({"loss": loss})
+        self.bar.update(self.batch)
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        self.bar.close()
+
+
+class Clock:
+    """Seconds spent in each phase, on top of those spent ``before``.
+
+    >>> clock = Clock({"divide": 2.0})
+    >>> with clock("train"):
+    ...     list(clock.so_far())
+    ['divide', 'train']
+    >>> list(clock.seconds)
+    ['divide', 'train']
+    """
+
+    def __init__(self, before: Mapping[str, float] | None = None) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float, before or {})
+        self.phase: tuple[str, float] | None = None
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Count the time of the block towards ``phase``."""
+        self.phase = phase, time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds = defaultdict(float, self.so_far())
+            self.phase = None
+
+    def so_far(self) -> dict[str, float]:
+        """The seconds of each phase, with those of the one that is not over yet."""
+        seconds = self.seconds.copy()
+        if self.phase is not None:
+            phase, start = self.phase
+            seconds[phase] += time.perf_counter() - start
+        return dict(seconds)

@@ -1,0 +1,126 @@
+"""Searching images with a model: whether it can be done, and how well it goes."""
+
+from typing import Literal
+
+from torch import Tensor
+
+from divconq.accel.device import uses_bf16
+from divconq.config import Config
+from divconq.data.dataset import Dataset, ImageSet, count_matches, known_cameras
+from divconq.distributed.collectives import on_first
+from divconq.evaluation import evaluate, one_gallery_image, recall_at_1
+from divconq.model import Embedder
+from divconq.training.embedding import Forward, Layer, embed
+
+
+def check_test_images(
+    data: Dataset,
+    ks: tuple[int, ...],
+    same_camera: Literal["drop", "keep"] = "drop",
+    *,
+    called: str = "test",
+) -> None:
+    """Refuse images that cannot be searched: fewer than the largest k, or nothing to find."""
+    findable = len(data.test) - 1 if data.gallery is None else len(data.gallery)
+    if findable < max(ks):
+        raise ValueError(
+            f"Recall@{max(ks)} needs {max(ks)} images to find, and a {called} query can find {findable}; "
+            f"add {called} images or lower --ks"
+        )
+    if count_matches(data.test, data.gallery, same_camera=same_camera).any():
+        return
+    if count_matches(data.test, data.gallery, same_camera="keep").any():
+        raise ValueError(
+            f"no {called} image has another of its class by another camera to find, and those by the same camera are "
+            "dropped; add images by other cameras, or count the same camera's with --same-camera keep"
+        )
+    raise ValueError(
+        f"no {called} image has another of its class to find; add images to the {called} classes"
+    )
+
+
+def embed_images(
+    config: Config,
+    model: Embedder,
+    images: ImageSet,
+    mask: Tensor | None = None,
+    *,
+    features: bool = False,
+    fast: Forward | None = None,
+    progress: str | None = None,
+) -> Tensor:
+    """Unit vectors of all images, seen the way ``config`` shows test images."""
+    layer: Layer = "features" if features else "embedding"
+    return embed(
+        model,
+        images,
+        mask,
+        size=config.image_size,
+        resize=config.resize,
+        layer=layer,
+        bf16=uses_bf16(config.precision, model.mean.device),
+        fast=fast,
+        progress=progress,
+    )
+
+
+def search_scores(
+    config: Config,
+    model: Embedder,
+    mask: Tensor | None,
+    test: ImageSet,
+    gallery: ImageSet | None = None,
+    *,
+    gallery_draws: int = 0,
+    fast: Forward | None = None,
+    progress: str | None = None,
+) -> dict[str, float]:
+    """Scores of a model that searches the gallery with the test images, or the test images with each other.
+
+    ``reid_recall@k`` are those of galleries of one random test image per class, mean over ``gallery_draws``.
+    """
+    x = embed_images(config, model, test, mask, fast=fast, progress=progress)
+    found = None
+    if gallery is not None:
+        found = embed_images(config, model, gallery, mask, fast=fast, progress=progress)
+    return on_first(_scores, config, x, found, test, gallery, gallery_draws)
+
+
+def train_recall(config: Config, x: Tensor, train: ImageSet) -> dict[str, float]:
+    """``train_recall@1`` of the training images ``x`` that search each other; nothing if none of them can be found."""
+    if not count_matches(train, None, same_camera=config.same_camera).any():
+        return {}
+    return on_first(_train_recall, config, x, train)
+
+
+def _train_recall(config: Config, x: Tensor, train: ImageSet) -> dict[str, float]:
+    cameras = known_cameras(train, None) if config.same_camera == "drop" else None
+    return {"train_recall@1": recall_at_1(x, train.labels, cameras and cameras[0])}
+
+
+def _scores(
+    config: Config,
+    x: Tensor,
+    found: Tensor | None,
+    test: ImageSet,
+    gallery: ImageSet | None,
+    gallery_draws: int,
+) -> dict[str, float]:
+    """Scores of the embeddings of the test images, and of the gallery if there is one."""
+    cameras = known_cameras(test, gallery) if config.same_camera == "drop" else None
+    scores = evaluate(
+        x,
+        test.labels,
+        found,
+        None if gallery is None else gallery.labels,
+        query_cameras=cameras and cameras[0],
+        gallery_cameras=None if gallery is None else cameras and cameras[1],
+        ks=config.ks,
+        with_nmi=config.nmi,
+        seed=config.seed,
+    )
+    ks = tuple(k for k in config.ks if k <= len(test.labels.unique()))
+    if gallery_draws and ks:
+        drawn = one_gallery_image(x, test.labels, draws=gallery_draws, seed=config.seed, ks=ks)
+        scores |= {f"reid_{name}": score for name, score in drawn.items()}
+    return scores

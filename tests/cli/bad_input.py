@@ -1,0 +1,1219 @@
+"""Every refusal that a user can meet, and how it comes about; ``docs/bad-input.md`` is made from this table.
+
+python tests/bad_input.py      writes the page anew
+"""
+
+import contextlib
+import errno
+import io
+import os
+import pickle
+import re
+import shutil
+import struct
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from PIL import Image
+
+import divconq
+from divconq.accel.device import pick_device
+from divconq.analysis.nearest import neighbours
+from divconq.analysis.runs import read_run
+from divconq.analysis.space import effective_dimension
+from divconq.bench.measurements import parse_parts
+from divconq.bench.photos import files_of
+from divconq.cli import main as command_line
+from divconq.config import Config, from_yaml
+from divconq.data import ImageSet, InMemory, hold_out, open_dataset, subset
+from divconq.data.batches.augmentation import Augmentation, augmentation
+from divconq.data.batches.sampler import plan_epoch
+from divconq.data.batches.views import check_crop
+from divconq.data.dataset import Dataset
+from divconq.data.images.cache import cached
+from divconq.data.images.files import check_readable
+from divconq.data.sources.cars import read_cars
+from divconq.data.sources.cub import read_cub
+from divconq.data.sources.folder import draw_test_classes, flat_folder, folder
+from divconq.data.sources.inshop import read_inshop
+from divconq.data.sources.official_layout import Count
+from divconq.data.sources.table import read_table
+from divconq.distributed import collectives as distributed
+from divconq.divide_and_conquer import DivideAndConquer
+from divconq.division import Partition, divide
+from divconq.division.bisect import bisect
+from divconq.division.kmeans import kmeans
+from divconq.division.matching import match
+from divconq.evaluation import evaluate, one_gallery_image
+from divconq.evaluation.neighbours import nearest
+from divconq.experiments.figures import overrides_of
+from divconq.experiments.results import Result, portable, read_results, wanted
+from divconq.experiments.runner import check_losses, plan
+from divconq.experiments.statistics import paired_difference, summarise
+from divconq.experiments.table import load_table, parse_changes, parse_seeds, parse_table
+from divconq.losses import make_loss
+from divconq.masks import Masks
+from divconq.model import import_file, load_model, make_model
+from divconq.runs import checkpoints
+from divconq.runs.folder import Run
+from divconq.train import restore
+from divconq.trained_run import TrainedRun
+from divconq.training.datasets import open_data
+from divconq.training.loggers import check_loggers
+from divconq.training.nan_guard import LossWatch
+from divconq.training.scoring import check_test_images
+from divconq.training.setup import prepare
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "bad-input.md"
+SOURCE = Path(divconq.__file__).parent
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Something wrong; ``make`` does it, in an empty folder, and is refused.
+
+    ``remedy`` is for messages that have none of their own. ``varies`` is a pattern of what other packages say,
+    which depends on their versions.
+    """
+
+    wrong: str
+    make: Callable[[], object]
+    remedy: str = ""
+    varies: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was said, and the places in the source, as file and line, that raised."""
+
+    message: str
+    raised: frozenset[tuple[str, int]]
+
+
+# What there may be in the folder
+
+TINY = Config(
+    data="photos",
+    image_size=16,
+    resize=20,
+    backbone="small",
+    pretrained=False,
+    dim=8,
+    batch=4,
+    epochs=1,
+    k_max=2,
+    divide_every=1,
+    ks=(1,),
+    workers=1,
+    device="cpu",
+)
+FLAGS = "--image-size 16 --resize 20 --backbone small --no-pretrained --dim 8 --batch 4 --epochs 1 --k-max 2"
+FLAGS += " --ks 1 --workers 1 --device cpu"
+
+
+def photo(path: str, seed: int = 0, **options: object) -> Path:
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (12, 16, 3), np.uint8)
+    Image.fromarray(pixels).save(file, **options)
+    return file
+
+
+def photos(layout: str = "train/ant train/bee test/cat test/dog", images: int = 2) -> Path:
+    """A folder of photos with these class folders."""
+    for number, name in enumerate(layout.split()):
+        for image in range(images):
+            photo(f"photos/{name}/{image}.png", 10 * number + image)
+    return Path("photos")
+
+
+def write(path: str, content: str | bytes) -> Path:
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, str):
+        file.write_text(content)
+    else:
+        file.write_bytes(content)
+    return file
+
+
+def table(*lines: str, heading: str = "path,label,split", name: str = "list.csv") -> Path:
+    """A table beside photos; without lines it is fine."""
+    photos()
+    fine = [f"photos/{s}/{c}/{i}.png,{c},{s}" for s, c in SPLIT for i in range(2)]
+    return write(name, "\n".join([heading, *(lines or fine)]) + "\n")
+
+
+SPLIT = (("train", "ant"), ("train", "bee"), ("test", "cat"), ("test", "dog"))
+
+
+def edited(old: str, new: str) -> Path:
+    """The table that is fine, with a change."""
+    text = table().read_text()
+    assert old in text
+    return write("list.csv", text.replace(old, new))
+
+
+def png(width: int, height: int) -> bytes:
+    """The bytes of an image that claims this size."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    heading = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    pixels = zlib.compress(bytes(1000))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", heading) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+
+
+def eps() -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(stream, "EPS")
+    return stream.getvalue()
+
+
+def without_module(name: str, flag: str) -> None:
+    photos()
+    with patch.dict(sys.modules, {name: None}):
+        train(flag)
+
+
+def not_logged_in() -> None:
+    def login() -> None:
+        raise RuntimeError("No API key configured.")
+
+    package = ModuleType("wandb")
+    package.__dict__.update(
+        init=None, login=login, setup=lambda: SimpleNamespace(settings=SimpleNamespace(mode="online"))
+    )
+    photos()
+    with patch.dict(sys.modules, {"wandb": package}):
+        train("--wandb")
+
+
+class Hostile:
+    """A pickle that would write a file when it is read; nothing here ever does."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path.touch, (Path("executed"),))
+
+
+def main(*words: object) -> None:
+    command_line([str(word) for word in words])
+
+
+def train(*words: str, data: str = "photos") -> None:
+    main("train", "--data", data, "--out", "run", *FLAGS.split(), *words)
+
+
+def odd(content: bytes, name: str = "odd.png") -> None:
+    """Train on photos of which one is this."""
+    photos()
+    write(f"photos/test/dog/{name}", content)
+    train("--no-cache")
+
+
+def checked(content: bytes) -> None:
+    photos()
+    write("photos/test/dog/odd.png", content)
+    main("data", "check", "photos")
+
+
+def cub(**changes: str) -> Path:
+    """A miniature of the official layout of CUB200-2011: two classes of two images each."""
+    paths = ["001.Ani/1.png", "001.Ani/2.png", "002.Auk/1.png", "002.Auk/2.png"]
+    for number, path in enumerate(paths):
+        photo(f"cub/images/{path}", number)
+    lists = {
+        "images": "".join(f"{i} {path}\n" for i, path in enumerate(paths, 1)),
+        "image_class_labels": "1 1\n2 1\n3 2\n4 2\n",
+        "classes": "1 001.Ani\n2 002.Auk\n",
+    }
+    for name, text in {**lists, **changes}.items():
+        write(f"cub/{name}.txt", text)
+    return Path("cub")
+
+
+ONE = {"train": Count(1), "test": Count(1)}
+
+
+def mat(**variables: object) -> None:
+    from scipy.io import savemat
+
+    Path("cars").mkdir()
+    savemat("cars/cars_annos.mat", variables)
+    read_cars(Path("cars"), counts=ONE)
+
+
+def annotations(
+    *cars: tuple[object, object], fields: Sequence[str] = ("class", "relative_im_path")
+) -> np.ndarray:
+    made = np.empty((1, len(cars)), dtype=[(name, object) for name in fields])
+    for number, car in enumerate(cars):
+        made[0, number] = car
+    return made
+
+
+def inshop(*lines: str, count: int | None = None) -> None:
+    heading = f"{len(lines) if count is None else count}\nimage_name item_id evaluation_status\n"
+    write("inshop/list_eval_partition.txt", heading + "".join(f"{line}\n" for line in lines))
+    read_inshop(Path("inshop"))
+
+
+def in_memory(labels: Sequence[int], **factors: Sequence[int]) -> ImageSet:
+    pixels = InMemory(torch.zeros(len(labels), 8, 8, 3, dtype=torch.uint8))
+    names = tuple("abcdefgh"[: max(labels, default=0) + 1])
+    known = {name: torch.tensor(values) for name, values in factors.items()}
+    return ImageSet(pixels, torch.tensor(labels), names, tuple("1" * len(labels)), factors=known)
+
+
+def in_families(labels: Sequence[int], groups: Sequence[int]) -> ImageSet:
+    return replace(in_memory(labels), groups=torch.tensor(groups))
+
+
+def run(**changes: object) -> Run:
+    """A run that has begun on photos that are there."""
+    photos()
+    return Run.create(Path("run"), replace(TINY, data=str(Path("photos").resolve()), **changes))
+
+
+def trained(**changes: object) -> Run:
+    """A run that is done."""
+    done = run(**changes)
+    done.export(make_model("small", 8), torch.ones(8))
+    return done
+
+
+def resumed(change: Callable[[bytes], bytes] = lambda content: content, **state: object) -> None:
+    """Go on from a checkpoint that holds this, and whose bytes are changed."""
+    folder_ = run().folder
+    checkpoints.save(folder_, "last", state)
+    file = folder_ / checkpoints.LAST
+    file.write_bytes(change(file.read_bytes()))
+    main("train", "--resume", "run")
+
+
+def of_another_version() -> None:
+    with patch("divconq.runs.checkpoints.FORMAT", "divconq checkpoint 0"):
+        folder_ = run().folder
+        checkpoints.save(folder_, "last", {})
+    main("train", "--resume", "run")
+
+
+def hostile_best() -> None:
+    checkpoints.save(trained().folder, "best", {"model": Hostile()})
+    main("eval", "run", "--checkpoint", "best")
+
+
+def both_damaged() -> None:
+    folder_ = run().folder
+    for name in (checkpoints.LAST, checkpoints.PREVIOUS):
+        (folder_ / name).write_bytes(b"damaged")
+    main("train", "--resume", "run")
+
+
+def restored(**changes: object) -> None:
+    """Go on from a checkpoint that does not fit."""
+    photos()
+    job = prepare(TINY)
+    parts = {name: getattr(job, name).state_dict() for name in ("model", "masks", "loss", "optimizer")}
+    restore(job, {"epoch": 1, "k": 1, "partition": torch.zeros(4, dtype=torch.int64), **parts, **changes})
+
+
+def weights(state: Mapping[str, torch.Tensor], **metadata: str) -> Path:
+    from safetensors.torch import save_file
+
+    save_file(dict(state), "weights.safetensors", metadata)
+    return Path("weights.safetensors")
+
+
+def own_weights(**metadata: str) -> None:
+    state = make_model("small", 8).backbone.state_dict()
+    make_model("small", 8, weights=weights(state, **metadata))
+
+
+def loss(
+    name: str, miner: str | None = None, mined: Mapping[str, object] | None = None, **arguments: object
+) -> None:
+    make_loss(name, arguments, num_classes=4, dim=8, miner=miner, miner_arguments=mined or {})
+
+
+def points(n: int = 8, d: int = 2) -> torch.Tensor:
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(0))
+
+
+def labels(n: int = 8, k: int = 2) -> torch.Tensor:
+    return torch.arange(n) % k
+
+
+def score(n: int = 4, searched: int = 0, **changes: object) -> None:
+    arguments: dict[str, object] = {"query": points(n), "query_labels": labels(n), "ks": (1,), "seed": 0}
+    if searched:
+        arguments |= {"gallery": points(searched), "gallery_labels": labels(searched)}
+    evaluate(**{**arguments, **changes})
+
+
+def sampled(n: int = 8, **changes: object) -> None:
+    arguments = {"classes": labels(n), "clusters": torch.zeros(n, dtype=torch.int64), "k": 1, "batch": 4}
+    plan_epoch(**{**arguments, "seed": 0, "epoch": 0, **changes})
+
+
+def divided(strategy: str = "progressive", x: torch.Tensor | None = None, k_max: int = 2, k: int = 1) -> None:
+    partition = Partition(labels(k=k), k)
+    divide(strategy, x, partition, labels(), k_max=k_max, seed=0)
+
+
+ROWS = "rows: {plain: {flags: {k_max: 1}}, ours: {flags: {k_max: 2}}}"
+
+
+def experiments(text: str = f"title: T\npreset: demo\n{ROWS}\n") -> Path:
+    return write("t.yaml", text)
+
+
+def of_table(rows: str = ROWS, more: str = "") -> None:
+    parse_table("t", f"title: T\npreset: demo\n{more}\n{rows}\n")
+
+
+def flag(name: str, value: str) -> None:
+    parse_changes([f"{name}={value}"])
+
+
+def reproduced(*words: str) -> None:
+    main("reproduce", experiments(), "--out", "results", *words)
+
+
+def two_settings() -> None:
+    """Results of a table that was run twice, each time with another --set."""
+    made = load_table(experiments())
+    results = [
+        Result("t", "plain", 0, wanted(made, made.rows[0], 0, change), change, {}, "", "", "", "", 0.0, {})
+        for change in ({"epochs": 3}, {"epochs": 4})
+    ]
+    overrides_of(made, results, {})
+
+
+def without(package: str, make: Callable[[], object]) -> Callable[[], object]:
+    def made() -> None:
+        with patch.dict("sys.modules", {package: None}):
+            make()
+
+    return made
+
+
+def cache_of_photos(then: Callable[[], object] = lambda: None) -> None:
+    images = flat_folder(photos(), size=8, workers=1)
+    then()
+    cached(images, Path("cache"))
+
+
+def full_while_writing() -> None:
+    with patch(
+        "divconq.data.images.cache.os.fsync", side_effect=OSError(errno.ENOSPC, "No space left on device")
+    ):
+        cache_of_photos()
+
+
+def no_room() -> None:
+    with patch("divconq.data.images.cache.shutil.disk_usage", lambda _: SimpleNamespace(free=100)):
+        cache_of_photos()
+
+
+def changed_while_read() -> None:
+    from divconq.data.images import cache
+
+    real = cache.decode
+
+    def decode(file: Path, *others: object) -> np.ndarray:
+        image = real(file, *others)
+        if file.name == "1.png":
+            os.utime(file, ns=(1, 1))
+        return image
+
+    with patch("divconq.data.images.cache.decode", decode):
+        photos("ant", images=2)
+        cached(flat_folder("photos", size=8, workers=1), Path("cache"))
+
+
+def not_finite(finite: bool) -> None:
+    watch = LossWatch(epoch=2, clusters=torch.tensor([0, 1]), device=torch.device("cpu"))
+    watch.step(torch.tensor(float("nan")), torch.tensor(finite))
+
+
+def own_loop() -> None:
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
+    dc = DivideAndConquer(lambda z, y: z.sum(), labels(), optimizer, dim=4, k_max=2)
+    list(dc.epoch(0, [torch.zeros(4, 4)], points))
+
+
+def on_no_gpu() -> None:
+    with patch("torch.cuda.is_available", lambda: False):
+        pick_device("cuda")
+
+
+def by_cameras(*cameras: int) -> None:
+    images = in_memory([0, 0, 1, 1], camera=cameras)
+    check_test_images(Dataset("d", images, images), ks=(1,))
+
+
+def by_labels(found: Sequence[int]) -> None:
+    images = in_memory(found)
+    check_test_images(Dataset("d", images, images), ks=(1,))
+
+
+def embed_into(name: str) -> None:
+    main("embed", "run", "--data", "photos", "--out", name)
+
+
+def boxes(box: str) -> None:
+    text = table().read_text().splitlines()
+    rows = [f"{row},{box if number == 3 else '0,0,8,8'}" for number, row in enumerate(text[1:], 1)]
+    read_table(write("list.csv", "\n".join([f"{text[0]},x1,y1,x2,y2", *rows])))
+
+
+def photographed(**changes: object) -> Config:
+    photos()
+    return replace(TINY, **changes)
+
+
+def one_image() -> None:
+    config = photographed()
+    Path("photos/train/ant/1.png").unlink()
+    open_data(config)
+
+
+def checked_labels(of_one: str) -> None:
+    photos()
+    for name in of_one.split():
+        Path(f"photos/{name}/1.png").unlink()
+    main("data", "check", "photos")
+
+
+def copied() -> None:
+    photos()
+    Path("photos/test/dog/0.png").write_bytes(Path("photos/train/ant/0.png").read_bytes())
+    main("data", "check", "photos")
+
+
+def read(cub: Mapping[str, Count]) -> None:
+    read_cub(Path("cub"), counts=cub, workers=1)
+
+
+def matlab(text: str) -> None:
+    write("cars/cars_annos.mat", text)
+    read_cars(Path("cars"))
+
+
+def cut_png() -> bytes:
+    return photo("whole.png").read_bytes()[:300]
+
+
+def vanished() -> None:
+    images = flat_folder(photos("ant", images=2), size=8, workers=1)
+    Path("photos/ant/1.png").unlink()
+    check_readable([images.pixels])
+
+
+def replaced(content: bytes) -> None:
+    """An image is another when it is decoded than when it was opened, by a program that lifts Pillow's limit."""
+    images = flat_folder(photos("ant", images=2), size=8, workers=1)
+    write("photos/ant/1.png", content)
+    with patch("PIL.Image.MAX_IMAGE_PIXELS", None):
+        images.pixels.load(torch.tensor([1]))
+
+
+def unbuildable() -> None:
+    with patch("timm.create_model", side_effect=RuntimeError("no such pooling")):
+        make_model("resnet18", 8)
+
+
+def offline() -> None:
+    with patch("timm.create_model", side_effect=OSError("no route to host")):
+        make_model("resnet18", 8, pretrained=True)
+
+
+def registered() -> Path:
+    """A run whose backbone was registered by a file of its user."""
+    done = run(backbone="mine_net", import_file=Path("mine.py"))
+    done.export(make_model("small", 8), torch.ones(8))
+    return done.folder
+
+
+def changed_after() -> None:
+    checkpoints.save(run().folder, "last", {"model": {}, "masks": {}})
+    read_run(Path("run")).snapshot()
+
+
+def losses() -> object:
+    rows = "rows: {a: {flags: {loss: margn}}}"
+    return parse_table("t", f"title: T\npreset: demo\n{rows}\n")
+
+
+def of_two(make: Callable[[], object]) -> None:
+    with (
+        patch("divconq.distributed.collectives.size", lambda: 2),
+        patch("divconq.distributed.collectives.rank", lambda: 1),
+    ):
+        make()
+
+
+def shared_batchnorm() -> None:
+    of_two(lambda: distributed.share_batchnorm(torch.nn.BatchNorm1d(2), torch.device("cpu")))
+
+
+def died() -> None:
+    with patch("torch.distributed.all_reduce", side_effect=RuntimeError("connection closed")):
+        of_two(lambda: distributed.anywhere(True))
+
+
+def more_than_gpus() -> None:
+    started = patch.dict(os.environ, {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"})
+    with started, patch("torch.cuda.device_count", lambda: 1), distributed.joined(torch.device("cuda")):
+        pass
+
+
+def under_torchrun(*words: str, **environment: str) -> None:
+    with patch.dict(os.environ, environment):
+        main(*words)
+
+
+def more_than_images() -> None:
+    photos()
+    with patch("divconq.training.setup.size", lambda: 8):
+        prepare(TINY)
+
+
+# The table
+
+COMMANDS = (
+    Refusal("a command that does not exist", lambda: main("trian")),
+    Refusal("a preset that does not exist", lambda: main("train", "cubb")),
+    Refusal("`presets` with other words", lambda: main("presets", "shwo", "cub"), "write it so"),
+    Refusal("`data` without `check`", lambda: main("data", "photos"), "write it so"),
+    Refusal(
+        "a setting of a loss without its value", lambda: main("train", "demo", "--loss.alpha"), "give one"
+    ),
+    Refusal("`--device cuda` without a GPU", on_no_gpu),
+    Refusal("a file to import that is not there", lambda: (photos(), train("--import", "mine.py"))),
+    Refusal(
+        "a file to import that is no Python",
+        lambda: (photos(), write("mine.txt", "x = 1"), train("--import", "mine.txt")),
+    ),
+    Refusal("`embed` into a file of another kind", lambda: embed_into("x.csv"), "name an .npz file"),
+    Refusal("`embed` into a file that exists", lambda: (write("x.npz", ""), embed_into("x.npz"))),
+    Refusal(
+        "`analyze` into what is not a folder",
+        lambda: (write("report", ""), main("analyze", "run", "--out", "report")),
+    ),
+    Refusal(
+        "`embed --split gallery` of data without one",
+        lambda: TrainedRun(trained().folder, device="cpu").embed("photos", "gallery"),
+    ),
+    Refusal(
+        "`--tensorboard` or `--wandb` without the package",
+        lambda: without_module("torch.utils.tensorboard", "--tensorboard"),
+        varies=r"(?<=there \().*(?=\);)",
+    ),
+    Refusal("`--wandb` without a login", not_logged_in, varies=r"(?<=in \().*(?=\);)"),
+    Refusal("a logger that does not exist", lambda: check_loggers(["tensorbord"])),
+    Refusal("`compare` without a run", lambda: main("compare")),
+    Refusal(
+        "`compare --metric` of a score that does not exist",
+        lambda: (run(), main("compare", "run", "--metric", "recal@1")),
+        "name one that `metrics.jsonl` has",
+    ),
+    Refusal("`bench --only` of a part that does not exist", lambda: main("bench", "--only", "stepp")),
+    Refusal("`bench --only` of nothing", lambda: parse_parts(","), "name one, or leave `--only` out"),
+    Refusal(
+        "`bench --json` into a folder that is not there", lambda: main("bench", "--json", "results/b.json")
+    ),
+    Refusal("`bench` of files with images in memory", lambda: files_of(in_memory([0]).pixels)),
+)
+
+SETTINGS = (
+    Refusal("a number of clusters that doubling cannot reach", lambda: Config(k_max=6)),
+    Refusal(
+        "a count or a weight that is too small (of `epochs`, `batch`, `dim`, `per_class`, ...)",
+        lambda: Config(epochs=0),
+        "use a larger one",
+    ),
+    Refusal("a learning rate that is not positive", lambda: Config(lr=0.0), "use for example `--lr 1e-5`"),
+    Refusal("a dropout out of range", lambda: Config(dropout=1.0), "use for example `--dropout 0.01`"),
+    Refusal(
+        "masks that split too far apart",
+        lambda: Config(mask_split_noise=1.0),
+        "use for example `--mask-split-noise 0.2`, or 0 as in the paper",
+    ),
+    Refusal(
+        "a share of test classes out of range",
+        lambda: Config(test_classes=1.0),
+        "use for example `--test-classes 0.5`",
+    ),
+    Refusal("fewer dimensions than fixed masks", lambda: Config(masks="fixed", dim=2, k_max=4)),
+    Refusal("the same, of `Masks`", lambda: Masks(dim=2, k_max=4, kind="fixed")),
+    Refusal("masks of an unknown kind", lambda: Masks(8, 2, "learnt"), "use one of them"),
+    Refusal(
+        "whole super-categories held out, and no number of classes",
+        lambda: Config(val_groups=True),
+        "use for example `--val-classes 10`",
+    ),
+    Refusal("a batch that is no multiple", lambda: Config(batch=10, per_class=4)),
+    Refusal(
+        "images smaller than what the network sees",
+        lambda: Config(image_size=224, resize=200),
+        "raise `--resize` or lower `--image-size`",
+    ),
+    Refusal("the same, of a view", lambda: check_crop(224, 200)),
+    Refusal("Recall@0", lambda: Config(ks=(0, 1))),
+    Refusal("an augmentation that does not exist", lambda: augmentation("geom+colour")),
+    Refusal("a probability above 1", lambda: Augmentation(flip=2.0), "use for example 0.5"),
+    Refusal("a crop that does not exist", lambda: Augmentation(crop="centre"), "use one of them"),
+    Refusal("a crop larger than the image", lambda: Augmentation(crop_scale=(0.5, 2.0))),
+    Refusal("a `config.yaml` that is no YAML", lambda: from_yaml("ks: [1")),
+    Refusal("a bracket that is not closed", lambda: (photos(), train("--loss.alpha", "[1"))),
+    Refusal("a `config.yaml` that is no table", lambda: from_yaml("- 1"), "copy the file again"),
+    Refusal("a word in `config.yaml` for a number", lambda: from_yaml("k_max: four"), "give a number"),
+    Refusal("a number in `config.yaml` for a list", lambda: from_yaml("ks: 1"), "write `ks: [1]`"),
+    Refusal(
+        "a list in `config.yaml` that is too short",
+        lambda: from_yaml("crop_scale: [0.5]"),
+        "give as many as are wanted",
+    ),
+    Refusal(
+        "a setting that does not exist",
+        lambda: from_yaml("k_maks: 4"),
+        "use that version, or correct the name",
+    ),
+)
+
+OWN_DATA = (
+    Refusal("no data", lambda: open_dataset("")),
+    Refusal("a dataset that does not exist", lambda: open_dataset("cubs")),
+    Refusal("a folder that is not there", lambda: folder("photos")),
+    Refusal("photos that are not in class folders", lambda: (photo("photos/1.jpg"), folder("photos"))),
+    Refusal(
+        "class folders without images", lambda: (Path("photos/ant").mkdir(parents=True), folder("photos"))
+    ),
+    Refusal("fewer than four classes, and no split", lambda: folder(photos("ant bee cat"))),
+    Refusal("`train/` without `test/`", lambda: folder(photos("train/ant train/bee"))),
+    Refusal("`train/` of one class", lambda: folder(photos("train/ant test/cat"))),
+    Refusal("no image at all, for `embed`", lambda: (Path("photos").mkdir(), flat_folder("photos"))),
+    Refusal("a share of test classes out of range", lambda: draw_test_classes("abcd", 1.5, seed=0)),
+    Refusal("a table that is not there", lambda: read_table(Path("list.csv"))),
+    Refusal("a table that is not UTF-8", lambda: read_table(write("list.csv", b"path,label\n\xe4.jpg,a\n"))),
+    Refusal("a quote that is not closed", lambda: read_table(table('"1.jpg,ant,train'))),
+    Refusal("a line with a value too many", lambda: read_table(table("1.jpg,ant,train,2"))),
+    Refusal(
+        "a Parquet file that is none",
+        lambda: read_table(write("list.parquet", "x")),
+        varies="(?<=got ).*(?=; save)",
+    ),
+    Refusal(
+        "a Parquet file, without pyarrow", without("pyarrow", lambda: read_table(write("list.parquet", "x")))
+    ),
+    Refusal("a column that is twice in a table", lambda: read_table(table(heading="path,label,label"))),
+    Refusal("a column that is missing", lambda: read_table(edited("path,label", "path,class"))),
+    Refusal("a table without rows", lambda: read_table(write("list.csv", "path,label\n"))),
+    Refusal("a row without a value", lambda: read_table(edited("1.png,ant", "1.png,"))),
+    Refusal(
+        "a path that leaves the folder of the table", lambda: read_table(edited("photos/test/cat/0", "../0"))
+    ),
+    Refusal("a path of a table that is not there", lambda: read_table(edited("photos/test/cat/0", "0"))),
+    Refusal(
+        "fewer than four classes, and no column `split`",
+        lambda: read_table(table("photos/train/ant/0.png,a", heading="path,label")),
+    ),
+    Refusal("a split that does not exist", lambda: read_table(edited("cat,test", "cat,tset"))),
+    Refusal("nothing to test", lambda: read_table(edited(",test", ",train"))),
+    Refusal("one class to train on", lambda: read_table(edited("bee,train", "ant,train"))),
+    Refusal("a box that is no number", lambda: boxes("0,0,wide,8")),
+    Refusal("a box that is not in its image", lambda: boxes("0,0,17,8")),
+    Refusal("an image with two labels", lambda: read_table(edited("bee/1.png,bee", "bee/0.png,ant"))),
+    Refusal(
+        "an image to train on and to find",
+        lambda: read_table(edited("dog/1.png,dog,test", "dog/0.png,dog,train")),
+    ),
+    Refusal("a class with one image", lambda: one_image()),
+    Refusal(
+        "too many classes held out",
+        lambda: hold_out(in_memory([0, 1, 2]), 2, seed=0),
+        "lower `--val-classes`",
+    ),
+    Refusal(
+        "whole super-categories held out that are not there",
+        lambda: hold_out(in_memory([0, 1, 2]), 1, seed=0, whole_groups=True),
+    ),
+    Refusal(
+        "a super-category that has more classes than are held out",
+        lambda: hold_out(in_families([0, 1, 2, 3], [0, 0, 1, 1]), 1, seed=0, whole_groups=True),
+        "raise `--val-classes`",
+    ),
+    Refusal("more clusters than images", lambda: open_data(photographed(k_max=8))),
+    Refusal(
+        "a division by super-categories that are not there",
+        lambda: open_data(photographed(division="labels")),
+    ),
+    Refusal("a batch larger than the data", lambda: open_data(photographed(batch=6))),
+    Refusal("fewer test images than Recall@k needs", lambda: open_data(photographed(ks=(1, 8)))),
+    Refusal("no test class with two images", lambda: by_labels([0, 1, 2])),
+    Refusal("test classes seen by one camera each", lambda: by_cameras(1, 1, 2, 2)),
+    Refusal("an image set of nothing", lambda: in_memory([]), "add images"),
+    Refusal("labels without a name", lambda: replace(in_memory([0, 1]), names=("a",))),
+    Refusal("a choice of no images", lambda: subset(in_memory([0, 1]), torch.tensor([False, False]))),
+    Refusal("training classes of one image, to `data check`", lambda: checked_labels("train/ant train/bee")),
+    Refusal("nothing to find, to `data check`", lambda: checked_labels("test/cat test/dog")),
+    Refusal("equal images in train and test, to `data check`", lambda: copied()),
+)
+
+BENCHMARKS = (
+    Refusal("a benchmark without `--root`", lambda: open_dataset("cub")),
+    Refusal(
+        "a benchmark that is not there",
+        lambda: (Path("data").mkdir(), open_dataset("cub", root=Path("data"))),
+    ),
+    Refusal(
+        "images that are missing", lambda: (cub(), Path("cub/images/001.Ani/2.png").unlink(), read(cub=ONE))
+    ),
+    Refusal(
+        "another number of classes or images",
+        lambda: (cub(), read(cub={"train": Count(1, 3), "test": Count(2)})),
+    ),
+    Refusal("a line of a list that is cut", lambda: (cub(classes="1\n"), read(cub=ONE))),
+    Refusal(
+        "a path of a list that leads out of the folder", lambda: (cub(images="1 ../1.png\n"), read(cub=ONE))
+    ),
+    Refusal("a number that is twice in a list", lambda: (cub(classes="1 a\n1 b\n"), read(cub=ONE))),
+    Refusal("a number that a list lacks", lambda: (cub(classes="1 a\n"), read(cub=ONE))),
+    Refusal("a MATLAB file that is none", lambda: matlab("text"), varies=r"(?<=got ).*(?=; get)"),
+    Refusal(
+        "annotations without a field",
+        lambda: mat(annotations=annotations((1, "a"), fields=("class", "fname"))),
+    ),
+    Refusal(
+        "an annotation without a class",
+        lambda: mat(annotations=annotations(("x", "a.jpg"))),
+        varies="(?<=got ).*(?=; get)",
+    ),
+    Refusal("an annotation whose path leads out", lambda: mat(annotations=annotations((1, "../a.jpg")))),
+    Refusal(
+        "a list with another number of lines",
+        lambda: inshop("img/WOMEN/Tees/id_01/1.jpg id_01 train", count=2),
+    ),
+    Refusal("a split that does not exist", lambda: inshop("img/WOMEN/Tees/id_01/1.jpg id_01 test")),
+    Refusal("a path without its category", lambda: inshop("img/1.jpg id_01 train")),
+)
+
+IMAGES = (
+    Refusal("a file that is no image", lambda: odd(b"a note")),
+    Refusal("an image of another format; EPS, for one, would start a program", lambda: odd(eps())),
+    Refusal("an image that is cut short", lambda: odd(cut_png()), varies=r"(?<=odd.png \()[^)]*(\([^)]*\))?"),
+    Refusal("an image file that vanished", vanished),
+    Refusal("an image that claims more pixels than there is memory for", lambda: odd(png(50_000, 50_000))),
+    Refusal("an image of one line", lambda: odd(png(100_000, 1))),
+    Refusal("an image of one line, to `data check`", lambda: checked(png(100_000, 1))),
+    Refusal("a file of zero bytes, to `data check`", lambda: checked(b"")),
+    Refusal("an image that is cut short, to `data check`", lambda: checked(cut_png())),
+    Refusal("a file that is no image, to `data check`", lambda: checked(b"a note")),
+    Refusal("a damaged image, to `data check`", lambda: checked(b"\x89PNG\r\n\x1a\n" + bytes(99))),
+    Refusal("an image that is damaged while it is trained on", lambda: replaced(b"")),
+    Refusal("an image that is replaced by a huge one", lambda: replaced(png(14_000, 13_000))),
+    Refusal("an image that is replaced by a line", lambda: replaced(png(100_000, 1))),
+)
+
+CACHE = (
+    Refusal(
+        "a cache in a folder that cannot be written",
+        lambda: cache_of_photos(lambda: (shutil.rmtree("cache"), write("cache", "a file"))),
+    ),
+    Refusal("a cache without enough room", no_room),
+    Refusal("a disk that is full before the cache is complete", full_while_writing),
+    Refusal("an image that is changed while the cache is made", changed_while_read),
+)
+
+WEIGHTS = (
+    Refusal("a backbone that does not exist", lambda: make_model("resnet5O", 8)),
+    Refusal(
+        "a pooling that the backbone cannot do",
+        lambda: unbuildable(),
+        "choose another `--pooling`",
+        varies="(?<='avg': ).*",
+    ),
+    Refusal(
+        "pretrained weights without a network to load them over",
+        lambda: offline(),
+        varies=r"(?<=downloaded \().*(?=\);)",
+    ),
+    Refusal("another pooling of the backbone `small`", lambda: make_model("small", 8, pooling="max")),
+    Refusal("pretrained weights of the backbone `small`", lambda: make_model("small", 8, pretrained=True)),
+    Refusal("weights that are not there", lambda: make_model("small", 8, weights=Path("w.safetensors"))),
+    Refusal(
+        "a pickle as weights: nothing in it is executed",
+        lambda: make_model("small", 8, weights=write("weights.pt", pickle.dumps(Hostile()))),
+        varies=r"(?<=file \().*(?=\); copy)",
+    ),
+    Refusal(
+        "weights of another backbone", lambda: make_model("small", 8, weights=weights({"x": torch.ones(1)}))
+    ),
+    Refusal("a mean colour in the file that is none", lambda: own_weights(mean="0.5,0.5")),
+    Refusal("weights of another program as a model", lambda: load_model(weights({"x": torch.ones(1)}))),
+    Refusal(
+        "a model whose description is damaged",
+        lambda: load_model(weights({"x": torch.ones(1)}, divconq='{"dim": 8}')),
+    ),
+    Refusal("a file to import that fails", lambda: import_file(write("mine.py", "import nowhere"))),
+)
+
+LOSSES = (
+    Refusal("a loss that does not exist", lambda: loss("ContrastivLoss")),
+    Refusal("a loss of pytorch-metric-learning that does not fit", lambda: loss("CrossBatchMemory")),
+    Refusal(
+        "a loss of pytorch-metric-learning, without it",
+        without("pytorch_metric_learning", lambda: loss("CircleLoss")),
+    ),
+    Refusal(
+        "an argument that does not exist", lambda: loss("triplet", alhpa=0.1), "use one of those it accepts"
+    ),
+    Refusal("an argument that is no number", lambda: loss("triplet", alpha="wide"), "give a number"),
+    Refusal("arguments that the loss refuses", lambda: loss("margin", beta=0.0)),
+    Refusal("a sphere of one dimension", lambda: loss("margin", sampling_dim=1)),
+    Refusal("a negative margin", lambda: loss("triplet", alpha=-1.0)),
+    Refusal("a scale of zero", lambda: loss("npairs", scale=0.0)),
+    Refusal("a miner for one of our losses", lambda: loss("margin", miner="BatchHardMiner")),
+    Refusal("arguments for no miner", lambda: loss("CircleLoss", mined={"margin": 0.1})),
+    Refusal("a loss that is not finite", lambda: not_finite(True)),
+    Refusal("a network whose output is not finite", lambda: not_finite(False)),
+)
+
+DIVISION = (
+    Refusal("a division that does not exist", lambda: divided("progresive")),
+    Refusal("more clusters than images", lambda: divided(k_max=16)),
+    Refusal("fewer clusters than there are", lambda: divided(k_max=2, k=4)),
+    Refusal("a division by embeddings, without them", divided),
+    Refusal("a division by super-categories, without them", lambda: divided("labels")),
+    Refusal(
+        "embeddings of other images", lambda: divided(x=points(7)), "embed every training image, in order"
+    ),
+    Refusal("embeddings that are not finite", lambda: kmeans(torch.full((4, 2), torch.nan), 2)),
+    Refusal("points of another shape", lambda: kmeans(torch.ones(4), 2)),
+    Refusal("no cluster", lambda: kmeans(points(), 0)),
+    Refusal("more clusters than points", lambda: kmeans(points(), 9)),
+    Refusal(
+        "labels that do not fit the points",
+        lambda: bisect(points(), labels(7), 2),
+        "pass both of the same images",
+    ),
+    Refusal(
+        "partitions of other images", lambda: match(labels(8), labels(7), 2), "pass both of the same images"
+    ),
+    Refusal("labels that are no clusters", lambda: Partition(torch.tensor([0, 4]), 4)),
+    Refusal("labels on a GPU", lambda: Partition(torch.zeros(2, dtype=torch.int64, device="meta"), 1)),
+    Refusal("the parent of one cluster", lambda: Partition.whole(3).parent()),
+    Refusal("more splits than there are masks", lambda: Masks(8, 1).split_()),
+    Refusal("batches of a loader of your own", own_loop, "build it so"),
+    Refusal("an order of clusters that does not exist", lambda: sampled(order="sorted"), "use one of them"),
+    Refusal("a batch of one image", lambda: sampled(batch=1), "use 2 or more"),
+    Refusal("a batch larger than the data", lambda: sampled(batch=9)),
+    Refusal(
+        "clusters that are not numbered so", lambda: sampled(clusters=labels()), "renumber them, or raise k"
+    ),
+    Refusal("groups of one image", lambda: sampled(per_class=1)),
+    Refusal("a batch that is no multiple", lambda: sampled(per_class=3)),
+    Refusal("no cluster with two classes of two images", lambda: sampled(classes=torch.arange(8))),
+)
+
+RUNS = (
+    Refusal("a run folder that exists", lambda: (run(), train())),
+    Refusal("`--resume` of what is no run", lambda: main("train", "--resume", "photos")),
+    Refusal("a folder that is no run", lambda: main("eval", "photos")),
+    Refusal(
+        "a run whose config is damaged",
+        lambda: (run(), write("run/config.yaml", "- 1"), main("eval", "run")),
+        "copy it again",
+    ),
+    Refusal("`--resume` with a preset or `--out`", lambda: (run(), main("train", "cub", "--resume", "run"))),
+    Refusal(
+        "`--resume` with other settings", lambda: (run(), main("train", "--resume", "run", "--dim", "16"))
+    ),
+    Refusal("`--accept-changes` of a new run", lambda: (photos(), train("--accept-changes"))),
+    Refusal(
+        "a run that was begun with `--import`, continued without",
+        lambda: main("train", "--resume", registered()),
+    ),
+    Refusal("a model of a run that has none yet", lambda: (run(), main("eval", "run"))),
+    Refusal(
+        "a best epoch that is not there", lambda: (trained(), main("eval", "run", "--checkpoint", "best"))
+    ),
+    Refusal(
+        "a pickle as checkpoint: nothing in it is executed",
+        lambda: resumed(lambda _: pickle.dumps(Hostile())),
+    ),
+    Refusal(
+        "a hostile pickle in a checkpoint that is whole",
+        lambda: resumed(model=Hostile()),
+        varies=r"(?<=checkpoint \()\w+",
+    ),
+    Refusal("the same, as the best epoch", hostile_best, varies=r"(?<=checkpoint \()\w+"),
+    Refusal("a checkpoint that is cut short", lambda: resumed(lambda content: content[:-50])),
+    Refusal("a checkpoint of which a bit is another", lambda: resumed(lambda content: b"Q" + content[1:])),
+    Refusal("the last two checkpoints damaged", both_damaged),
+    Refusal("a checkpoint of another version", of_another_version),
+    Refusal("a checkpoint of other images", lambda: restored(partition=torch.zeros(3, dtype=torch.int64))),
+    Refusal("a checkpoint of other classes", lambda: restored(data="others")),
+    Refusal("a run with a backbone of your own", lambda: TrainedRun(registered(), device="cpu")),
+)
+
+PROCESSES = (
+    Refusal("more processes than GPUs", more_than_gpus),
+    Refusal("more processes than images in a batch", more_than_images),
+    Refusal(
+        "a command under torchrun that is not `train`",
+        lambda: under_torchrun("eval", "run", WORLD_SIZE="2", LOCAL_RANK="0"),
+    ),
+    Refusal(
+        "`torchrun --max-restarts` without `--out`",
+        lambda: under_torchrun("train", "demo", TORCHELASTIC_MAX_RESTARTS="3"),
+    ),
+    Refusal("a process that has died", died, varies=r"(?<=reached \().*(?=\); torchrun)"),
+    Refusal("BatchNorm that trains, over processes on CPUs", lambda: shared_batchnorm()),
+    Refusal("a share of a batch that is another's", lambda: of_two(lambda: distributed.gather(points(3), 8))),
+)
+
+TABLES = (
+    Refusal("no table of experiments", lambda: main("reproduce")),
+    Refusal("a table of experiments that is not there", lambda: main("reproduce", "t.yaml")),
+    Refusal("a table that is no YAML", lambda: load_table(experiments("rows: {"))),
+    Refusal("a table without a title, a preset or rows", lambda: parse_table("t", "title: T")),
+    Refusal("a table with no row", lambda: of_table("rows: {}")),
+    Refusal("rows that are a list", lambda: of_table("rows: [a, b]"), "write `name: {...}` for each"),
+    Refusal("a key that does not exist", lambda: of_table(more="commmon: {}")),
+    Refusal("a row whose name cannot be part of a file's", lambda: of_table("rows: {a/b: {}}"), "rename it"),
+    Refusal("a flag that belongs to the machine", lambda: flag("root", "data")),
+    Refusal("a seed as a flag", lambda: flag("seed", "1"), "write `seeds: [1]`"),
+    Refusal("a flag that does not exist", lambda: flag("mask", "fixed")),
+    Refusal("a word that is not a choice", lambda: flag("masks", "learnt"), "use one of them"),
+    Refusal("a word for a number", lambda: flag("lr", "small"), "give a number"),
+    Refusal("a number for a word", lambda: flag("loss", "3"), "give a word"),
+    Refusal("a number for a list", lambda: flag("ks", "1"), "write `[1, 2]`"),
+    Refusal("a list of another length", lambda: flag("mean", "[1, 2]"), "give as many"),
+    Refusal("`--set` without a value", lambda: parse_changes(["epochs"]), "write `--set epochs=30`"),
+    Refusal("`--seeds` that are no numbers", lambda: parse_seeds("0,a"), "write `--seeds 0,1`"),
+    Refusal("`--seeds` that the table does not have", lambda: reproduced("--seeds", "7")),
+    Refusal("`--rows` that the table does not have", lambda: reproduced("--rows", "plane")),
+    Refusal("seeds of a table that are no list", lambda: of_table(more="seeds: 3"), "write `seeds: [0, 1]`"),
+    Refusal("a baseline that is no row", lambda: of_table(more="baseline: plane")),
+    Refusal("a metric that does not exist", lambda: of_table(more="metrics: [recall@3]"), "use one of them"),
+    Refusal("settings that do not go together", lambda: of_table("rows: {a: {flags: {k_max: 3}}}")),
+    Refusal("`--set` of what the rows differ in", lambda: reproduced("--set", "k_max=4")),
+    Refusal("a loss of a row that does not exist", lambda: check_losses(plan(losses(), Path("results")))),
+    Refusal(
+        "a file that counts for the settings and is not there", lambda: portable({"x": Path("w.safetensors")})
+    ),
+    Refusal(
+        "a result that is damaged", lambda: (write("results/a.json", "{}"), read_results(Path("results")))
+    ),
+    Refusal("results of several settings", two_settings, "name one of them"),
+    Refusal("no results to summarise", lambda: summarise([]), "run the table first"),
+    Refusal(
+        "results that are no pairs", lambda: paired_difference([1.0], []), "compare rows with the same seeds"
+    ),
+)
+
+EVALUATION = (
+    Refusal("embeddings of another shape", lambda: score(query=torch.ones(4)), "pass a row for each image"),
+    Refusal("labels of other images", lambda: score(query_labels=labels(3)), "pass a label for each image"),
+    Refusal("embeddings that are not finite", lambda: score(query=torch.full((4, 2), torch.inf))),
+    Refusal("a gallery without labels", lambda: score(gallery=points(4))),
+    Refusal("a gallery of another model", lambda: score(gallery=points(4, 3), gallery_labels=labels(4))),
+    Refusal("a k larger than the gallery", lambda: score(ks=(4,))),
+    Refusal("nothing to find", lambda: score(query_labels=torch.arange(4))),
+    Refusal("cameras of a gallery that is not there", lambda: score(gallery_cameras=labels(4))),
+    Refusal("cameras of the queries only", lambda: score(searched=4, query_cameras=labels(4))),
+    Refusal(
+        "cameras of other images", lambda: score(query_cameras=labels(3)), "pass a camera for each image"
+    ),
+    Refusal("more neighbours than there are", lambda: list(nearest(points(), points(), 9)), "ask for fewer"),
+    Refusal("marks without what is excluded", lambda: list(nearest(points(), points(), 1, marks=labels()))),
+    Refusal(
+        "too little memory to search", lambda: list(nearest(points(), points(), 1, budget=10)), "allow more"
+    ),
+    Refusal("no gallery drawn", lambda: one_gallery_image(points(), labels(), draws=0)),
+    Refusal("identities of one image each", lambda: one_gallery_image(points(), torch.arange(8))),
+)
+
+ANALYSIS = (
+    Refusal(
+        "a run whose settings were changed after it", lambda: changed_after(), varies=r"(?<=yaml \().*(?=\);)"
+    ),
+    Refusal("more than all of the variance", lambda: effective_dimension(points(), share=1.5)),
+    Refusal("no neighbours", lambda: neighbours(points(), 0)),
+)
+
+GROUPS: Mapping[str, Sequence[Refusal]] = {
+    "Command line": COMMANDS,
+    "Settings": SETTINGS,
+    "Your own data": OWN_DATA,
+    "Published benchmarks": BENCHMARKS,
+    "Images": IMAGES,
+    "Cache": CACHE,
+    "Backbones and weights": WEIGHTS,
+    "Losses": LOSSES,
+    "Division, masks and batches": DIVISION,
+    "Run folders": RUNS,
+    "Several processes": PROCESSES,
+    "Tables of experiments": TABLES,
+    "Evaluation": EVALUATION,
+    "Analysis": ANALYSIS,
+}
+
+# Raised, but not listed above: file and function, and why.
+UNLISTED = {
+    "__init__.py: __getattr__": "Python's own words for a name that a module does not have",
+    "analysis/runs.py: _read_division": "listed by read_run as what is missing of a run",
+    "checkpoints.py: _write_archive": "what the system says of a full disk",
+    "data/workers.py: work_on": "what the system said in another process, in its words",
+    "distributed.py: _raise_together": "what another process said, in its words",
+    "stopping.py: StopSignals._note": "Ctrl-C or SIGTERM, which is not an error",
+    "train.py: halt": "the same",
+    "cli/__init__.py: main": "ends without a word when what reads the output has gone",
+}
+
+
+# What happens, and the page
+
+INTRODUCTION = """# Bad input
+
+What is refused, in which words, and what to do about it. On the command line a refusal is one sentence, `divconq:
+error: ...`, and exit code 2; training that goes wrong ends with exit code 1. In Python it is a `ValueError` with the
+same words. All that can be found before training is found before the run folder is made, so a refused command leaves
+nothing behind. What the system refuses (a full disk, a folder without permission) is told in its own words, and a flag
+that does not exist in those of the parser, with the nearest that does. With `DIVCONQ_TRACEBACK=1` the command shows
+where an error came from.
+
+`divconq data check` looks for all that is wrong with a dataset at once, and ends with exit code 1 if anything is.
+
+What is safe to open:
+
+- **Weights, checkpoints, tables and lists** can be anybody's: nothing in them is executed. Weights are read from
+  safetensors files only, checkpoints by torch's `weights_only` and after their checksums, settings by YAML's safe
+  loader. What is executed is the Python file that you name with `--import`, and it must be named each time: a
+  run folder does not make code run by itself.
+- **Images** are opened in these formats only: {formats}.
+  They may have {pixels:,} pixels (Pillow's own limit) and be {shape:,} times as long as wide; both are read from the
+  header, before there is memory for more. Where only the checksum of a PNG's chunk is wrong, the image is taken, as its
+  pixels have another checksum that is right.
+- **Paths in the lists of a benchmark** must stay below its folder. Paths in your own table may be absolute, as you name
+  the table yourself; relative ones must stay below its folder. Where an image, a class folder or the folder of a split
+  is a link, it is followed wherever it leads: who made it meant it, and data on another disk is often linked so.
+
+Every message below is produced by a test (`tests/test_bad_input.py`), and this page is made from what they say:
+`python tests/bad_input.py` writes it anew. `...` stands for what other packages say.
+"""
+
+
+def happens(refusal: Refusal, place: Path) -> Outcome:
+    """Do what is refused in the empty folder ``place``, and note what is said."""
+    import jaxtyping
+
+    said = io.StringIO()
+    environment = {"DIVCONQ_CACHE": str(place / "cache"), "HF_HUB_OFFLINE": "1"}
+    with (
+        contextlib.chdir(place) if hasattr(contextlib, "chdir") else _chdir(place),
+        contextlib.redirect_stdout(said),
+        contextlib.redirect_stderr(said),
+        patch.dict(os.environ, environment),
+        patch.object(jaxtyping.config, "jaxtyping_disable", True),  # as it is for users
+    ):
+        try:
+            refusal.make()
+        except (Exception, SystemExit) as error:
+            message = str(error) if isinstance(error, Exception) else _printed(said.getvalue())
+            return Outcome(_plain(message, place, refusal.varies), frozenset(_places(error)))
+        finally:
+            assert not Path("executed").exists(), refusal.wrong
+    raise AssertionError(f"not refused: {refusal.wrong}")
+
+
+@contextlib.contextmanager
+def _chdir(place: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(place)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def _printed(text: str) -> str:
+    found = re.findall(r"^(?:divconq: error|problem): (.*)", text, re.MULTILINE)
+    assert found, text
+    return found[-1]
+
+
+def _plain(message: str, place: Path, varies: str) -> str:
+    """The message without what differs between machines."""
+    for folder_ in (place.resolve(), place):
+        message = message.replace(f"{folder_}/", "").replace(str(folder_), ".")
+    if varies:
+        message, count = re.subn(varies, "...", message, count=1, flags=re.DOTALL)
+        assert count == 1, message
+    return message
+
+
+def _places(error: BaseException | None) -> Iterator[tuple[str, int]]:
+    """Where an error, and those it came from, were raised in the source."""
+    while error is not None:
+        frame = error.__traceback__
+        while frame is not None and frame.tb_next is not None:
+            frame = frame.tb_next
+        if frame is not None and SOURCE in Path(frame.tb_frame.f_code.co_filename).parents:
+            file = Path(frame.tb_frame.f_code.co_filename).relative_to(SOURCE).as_posix()
+            yield file, frame.tb_lineno
+        error = error.__cause__ or error.__context__
+
+
+def line(refusal: Refusal, message: str) -> str:
+    """The line of the page: what is wrong, the message, and what to do, which is mostly at its end."""
+    parts = re.fullmatch(r"(.*)(?:; |\. (?=Any))(.*)", message, re.DOTALL)
+    says, remedy = (message, refusal.remedy) if refusal.remedy or parts is None else parts.groups()
+    assert remedy, f"what can be done? {message}"
+    return f"| {refusal.wrong} | {_cell(says)} | {_cell(remedy)} |"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+
+
+def page(lines: Mapping[str, Sequence[str]]) -> str:
+    """The whole page, of the lines of each group."""
+    from divconq.data.images.decoding import FORMATS, LONGEST_SHAPE, MOST_PIXELS
+
+    formats = f"{', '.join(FORMATS[:-1])} and {FORMATS[-1]}"
+    parts = [INTRODUCTION.format(formats=formats, pixels=MOST_PIXELS, shape=LONGEST_SHAPE)]
+    for group, rows in lines.items():
+        parts.append(
+            "\n".join(
+                [f"## {group}\n", "| what is wrong | message | what to do |", "|---|---|---|", *rows, ""]
+            )
+        )
+    return "\n".join(parts)
+
+
+def main_page() -> None:
+    """Write the page."""
+    lines: dict[str, list[str]] = {}
+    for group, refusals in GROUPS.items():
+        lines[group] = []
+        for refusal in refusals:
+            with tempfile.TemporaryDirectory() as place:
+                lines[group].append(line(refusal, happens(refusal, Path(place).resolve()).message))
+    PAGE.write_text(page(lines))
+
+
+if __name__ == "__main__":
+    main_page()

@@ -1,0 +1,269 @@
+import itertools
+import math
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from divconq.data.batches.sampler import plan_epoch
+
+
+def make(sizes, k, seed):
+    """Classes of the given sizes, their images in random order and in random clusters."""
+    rng = np.random.default_rng(seed)
+    classes = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    return torch.from_numpy(classes), torch.from_numpy(rng.integers(0, k, len(classes)))
+
+
+@st.composite
+def problems(draw):
+    sizes = draw(st.lists(st.integers(1, 12), min_size=2, max_size=25))
+    k = draw(st.integers(1, 4))
+    m = draw(st.sampled_from([None, None, 2, 3, 4]))
+    if sum(sizes) < 2 * (m or 1):
+        sizes.append(8)
+    batch = draw(st.integers(2, sum(sizes) // (m or 1))) * (m or 1)
+    return {
+        "data": make(sizes, k, draw(st.integers(0, 99))),
+        "k": k,
+        "batch": batch,
+        "per_class": m,
+        "order": draw(st.sampled_from(["random", "round_robin"])),
+        "seed": draw(st.integers(0, 9)),
+        "epoch": draw(st.integers(0, 9)),
+    }
+
+
+def solve(problem):
+    arguments = dict(problem)
+    return plan_epoch(*arguments.pop("data"), arguments.pop("k"), **arguments)
+
+
+def members(classes, clusters):
+    """{cluster: {class: [image, ...]}}."""
+    found = {}
+    for image, (klass, cluster) in enumerate(zip(classes.tolist(), clusters.tolist(), strict=True)):
+        found.setdefault(cluster, {}).setdefault(klass, []).append(image)
+    return found
+
+
+def drawable(classes, clusters, m):
+    """The same, without clusters that cannot be used and, with ``m``, without lonely images."""
+    found = {}
+    for cluster, groups in members(classes, clusters).items():
+        pairs = {klass: images for klass, images in groups.items() if len(images) >= 2}
+        if len(pairs) >= 2:
+            found[cluster] = pairs if m else groups
+    return found
+
+
+def within_one(count, share):
+    return math.floor(share) <= count <= math.ceil(share)
+
+
+def expected_steps(steps, weights, epoch):
+    usable = sorted(weights)
+    if steps < len(usable):
+        return Counter(usable[(epoch * steps + i) % len(usable)] for i in range(steps))
+    share = {c: Fraction(steps * weights[c], sum(weights.values())) for c in usable}
+    result = Counter(usable)
+    while sum(result.values()) < steps:
+        result[max(usable, key=lambda c: share[c] - result[c])] += 1
+    return result
+
+
+def check_even(hands, images):
+    """Of each image as many as of any other, more or less one; in every hand and over all of them."""
+    for hand in [*hands, list(itertools.chain(*hands))]:
+        counts = Counter(hand)
+        assert set(counts) <= set(images)
+        assert all(within_one(counts[image], Fraction(len(hand), len(images))) for image in images)
+
+
+def shares(sizes, steps, count):
+    """``steps * count`` places in proportion to size, where nobody can use more than ``steps``."""
+    full = set()
+    while True:
+        free = sum(size for klass, size in sizes.items() if klass not in full)
+        share = {
+            klass: Fraction(steps) if klass in full else Fraction(size * steps * (count - len(full)), free)
+            for klass, size in sizes.items()
+        }
+        if all(value <= steps for value in share.values()):
+            return share
+        full |= {klass for klass, value in share.items() if value > steps}
+
+
+def check_groups(batches, pools, g, m, classes):
+    """A cluster's batches, each of ``g`` groups of ``m`` images of one class."""
+    always, sometimes = divmod(g, len(pools))
+    hands = {klass: [] for klass in pools}
+    for batch in batches:
+        groups = [batch[i : i + m] for i in range(0, len(batch), m)]
+        assert all(len({classes[image] for image in group}) == 1 for group in groups)
+        times = Counter(classes[group[0]] for group in groups)
+        assert set(times) <= set(pools)
+        assert all(times[klass] in (always, always + 1) for klass in pools)
+        for klass in times:
+            hands[klass].append([image for image in batch if classes[image] == klass])
+
+    steps, images = len(batches), sum(map(len, pools.values()))
+    share = shares({klass: len(pool) for klass, pool in pools.items()}, steps, sometimes)
+    for klass, pool in pools.items():
+        check_even(hands[klass], pool)
+        drawn = sum(map(len, hands[klass])) // m
+        assert within_one(drawn - always * steps, share[klass])
+        if len(pools) >= g and steps * g * m >= images and drawn < steps:
+            assert len(set(pool) - {image for hand in hands[klass] for image in hand}) < m
+
+
+@settings(deadline=None, max_examples=300)
+@given(problems())
+def test_plan(problem):
+    classes, clusters = problem["data"]
+    n, batch, m = len(classes), problem["batch"], problem["per_class"]
+    pools = drawable(classes, clusters, m)
+    if not pools:
+        with pytest.raises(ValueError, match="two classes with two images"):
+            solve(problem)
+        return
+
+    plan = solve(problem)
+    steps = math.ceil(n / batch)
+    assert len(plan) == steps
+    assert plan.indices.shape == (steps, batch)
+    sizes = {cluster: sum(map(len, groups.values())) for cluster, groups in pools.items()}
+    assert plan.waiting == n - sum(sizes.values())
+    every = [images for groups in members(classes, clusters).values() for images in groups.values()]
+    assert plan.lonely == sum(len(images) == 1 for images in every)
+
+    batches = {}
+    for cluster, index in plan:
+        assert set(clusters[index].tolist()) == {cluster}
+        batches.setdefault(cluster, []).append(index.tolist())
+    given_steps = {cluster: len(rows) for cluster, rows in batches.items()}
+    assert given_steps == expected_steps(steps, sizes, problem["epoch"])
+    for cluster, rows in batches.items():
+        if m:
+            check_groups(rows, pools[cluster], batch // m, m, classes.tolist())
+        else:
+            check_even(rows, [image for images in pools[cluster].values() for image in images])
+
+
+@settings(deadline=None, max_examples=50)
+@given(problems())
+def test_round_robin_goes_round_while_steps_are_left(problem):
+    if not drawable(*problem["data"], problem["per_class"]):
+        return
+    plan = solve({**problem, "order": "round_robin"})
+    left, expected = Counter(plan.clusters.tolist()), []
+    while left.total():
+        for cluster in range(problem["k"]):
+            if left[cluster]:
+                left[cluster] -= 1
+                expected.append(cluster)
+    assert plan.clusters.tolist() == expected
+
+
+@pytest.mark.parametrize("m", [None, 2])
+def test_deterministic_and_different_between_epochs_and_seeds(m):
+    data = make([6] * 20, 2, seed=0)
+
+    def plan(**changes):
+        return plan_epoch(*data, 2, **{"batch": 8, "per_class": m, "seed": 0, "epoch": 0, **changes})
+
+    assert torch.equal(plan().indices, plan().indices)
+    assert torch.equal(plan().clusters, plan().clusters)
+    assert not torch.equal(plan().indices, plan(epoch=1).indices)
+    assert not torch.equal(plan().indices, plan(seed=1).indices)
+    assert not torch.equal(plan().clusters, plan(epoch=1).clusters)
+
+
+def test_one_cluster_sees_every_image_in_every_epoch():
+    classes, clusters = make([1, 2, 3, 4, 5, 6, 7], 1, seed=0)
+    for epoch in range(5):
+        plan = plan_epoch(classes, clusters, 1, batch=6, seed=0, epoch=epoch)
+        assert set(plan.indices.flatten().tolist()) == set(range(len(classes)))
+
+
+def test_classes_that_fill_their_groups_are_seen_whole():
+    classes, clusters = make([2, 4, 6, 8] * 10, 1, seed=0)
+    plan = plan_epoch(classes, clusters, 1, batch=20, per_class=2, seed=0, epoch=3)
+    assert sorted(plan.indices.flatten().tolist()) == list(range(len(classes)))
+
+
+def test_clusters_take_turns_when_there_are_more_of_them_than_steps():
+    classes = torch.arange(2).repeat_interleave(2).repeat(5)
+    clusters = torch.arange(5).repeat_interleave(4)
+    for first in range(4):
+        served = [
+            plan_epoch(classes, clusters, 5, batch=10, seed=0, epoch=epoch).clusters.tolist()
+            for epoch in range(first, first + 3)
+        ]
+        assert {cluster for epoch in served for cluster in epoch} == set(range(5))
+
+
+def test_shuffles_are_fair():
+    """Any two of six images share a batch of three with probability 2 / 5."""
+    classes = torch.tensor([0, 0, 0, 1, 1, 1])
+    together = torch.zeros(6, 6)
+    for epoch in range(1000):
+        plan = plan_epoch(classes, torch.zeros_like(classes), 1, batch=3, seed=0, epoch=epoch)
+        for row in plan.indices:
+            together[row[:, None], row] += 1 / 1000
+    pairs = together[~torch.eye(6, dtype=torch.bool)]
+    assert torch.allclose(pairs, torch.tensor(0.4), atol=0.06)
+
+
+def test_images_are_drawn_equally_often_on_average():
+    """A class of s images deserves s / 2 groups, which must be rounded at random where s is odd."""
+    sizes = [2, 3, 4, 5, 6, 7, 8, 7]
+    classes, clusters = make(sizes, 1, seed=0)
+    count = torch.zeros(len(classes))
+    for epoch in range(600):
+        plan = plan_epoch(classes, clusters, 1, batch=6, per_class=2, seed=0, epoch=epoch)
+        count += torch.bincount(plan.indices.flatten(), minlength=len(classes)) / 600
+    assert torch.allclose(count, torch.tensor(1.0), atol=0.1)
+
+
+def test_waiting_and_lonely():
+    classes = torch.tensor([0, 0, 1, 1, 2, 3, 3, 4])
+    clusters = torch.tensor([0, 0, 0, 0, 0, 1, 1, 1])  # in cluster 1 only class 3 has a pair
+    plan = plan_epoch(classes, clusters, 2, batch=4, seed=0, epoch=0)
+    assert (plan.waiting, plan.lonely) == (3, 2)
+    assert set(plan.indices.flatten().tolist()) == {0, 1, 2, 3, 4}
+    plan = plan_epoch(classes, clusters, 2, batch=4, per_class=2, seed=0, epoch=0)
+    assert (plan.waiting, plan.lonely) == (4, 2)
+    assert set(plan.indices.flatten().tolist()) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch": 13}, "at most the number of training images, 12, got 13"),
+        ({"batch": 1}, "batch must be at least 2, got 1"),
+        ({"per_class": 1}, "per_class must be at least 2, got 1"),
+        ({"batch": 8, "per_class": 3}, "got 8; the nearest is 9"),
+        ({"batch": 4, "per_class": 4}, "got 4; the nearest is 8"),
+        ({"order": "sorted"}, "random, round_robin, got 'sorted'"),
+        ({"k": 2}, "numbered 0 to 1 .* got 0 to 2"),
+    ],
+)
+def test_errors(changes, message):
+    classes, clusters = torch.arange(2).repeat(6), torch.arange(3).repeat_interleave(4)
+    arguments = {"k": 3, "batch": 4, "seed": 0, "epoch": 0, **changes}
+    with pytest.raises(ValueError, match=message):
+        plan_epoch(classes, clusters, **arguments)
+
+
+def test_no_usable_cluster_names_the_remedy():
+    classes = torch.tensor([0, 0, 1, 2])
+    with pytest.raises(ValueError, match="use data with more images per class"):
+        plan_epoch(classes, torch.zeros_like(classes), 1, batch=2, seed=0, epoch=0)
+    classes = torch.tensor([0, 0, 1, 1])
+    with pytest.raises(ValueError, match="use fewer clusters"):
+        plan_epoch(classes, classes, 2, batch=2, seed=0, epoch=0)

@@ -1,0 +1,180 @@
+import dataclasses
+
+import pytest
+import torch
+from sklearn.metrics import normalized_mutual_info_score
+
+from divconq.data.sources import demo as module
+from divconq.data.sources.demo import CIRCUMSTANCES, FAMILIES, IMAGES, LIVERY, TRAITS, demo
+from divconq.data.sources.demo_rendering import Beetles, _Body
+
+
+@pytest.fixture(scope="module")
+def data():
+    return demo()
+
+
+@pytest.fixture(params=["train", "test"])
+def images(data, request):
+    return getattr(data, request.param)
+
+
+def beetle(**changes):
+    """One straight, centred, evenly lit beetle."""
+    numbers = dict.fromkeys((f.name for f in dataclasses.fields(Beetles)), torch.tensor([0.3]))
+    numbers |= {name: torch.full((1, 3), 0.5) for name in ("ground", "marking", "thorax", "limbs", "cast")}
+    numbers |= {name: torch.tensor([0]) for name in ("pattern", "background")}
+    numbers |= {name: torch.tensor([0.0]) for name in ("heading", "roll", "pitch", "gait", "light", "phase")}
+    numbers |= {"shift": torch.zeros(1, 2), "scale": torch.ones(1), "squareness": torch.tensor([2.5])}
+    return Beetles(**numbers | {name: torch.tensor([value]) for name, value in changes.items()})
+
+
+def body(**changes):
+    ticks = torch.arange(72) - 35.5
+    return _Body(beetle(**changes), ticks.reshape(1, 1, 72), -ticks.reshape(1, 72, 1))
+
+
+def test_counts_shapes_and_dtypes(data):
+    assert (len(data.train), len(data.test), data.gallery) == (2400, 1200, None)
+    for part, classes in ((data.train, 80), (data.test, 40)):
+        assert part.pixels.images.shape == (len(part), 72, 72, 3)
+        assert part.pixels.images.dtype == torch.uint8
+        assert part.labels.bincount().tolist() == [IMAGES] * classes
+        assert len(part.names) == classes
+        assert len(part.paths) == len(part)
+
+
+def test_species_are_all_different_and_none_is_in_both_splits(data):
+    names = data.train.names + data.test.names
+    assert len(set(names)) == len(names) == 120
+    seen = set()
+    for part in (data.train, data.test):
+        for c in range(len(part.names)):
+            of_class = part.labels == c
+            seen.add(
+                tuple(int(part.factors[t][of_class][i]) for t in ("family", *TRAITS, *LIVERY) for i in (0, 1))
+            )
+    assert len(seen) == 120
+
+
+def test_paths_name_split_species_and_number(data):
+    paths = data.train.paths + data.test.paths
+    assert len(set(paths)) == 3600
+    for part, split in ((data.train, "train"), (data.test, "test")):
+        i = 37
+        name = part.names[part.labels[i]].replace(" ", "-")
+        assert part.paths[i] == f"{split}/{name}_{i % IMAGES:04d}"
+
+
+def test_the_seed_alone_decides(monkeypatch):
+    monkeypatch.setattr(module, "IMAGES", 2)
+    state = torch.get_rng_state()
+    first, again, other = demo(0), demo(0), demo(1)
+    assert torch.equal(torch.get_rng_state(), state)
+    for split in ("train", "test"):
+        one, two, three = (getattr(d, split) for d in (first, again, other))
+        assert torch.equal(one.pixels.images, two.pixels.images)
+        assert torch.equal(one.labels, two.labels)
+        assert (one.names, one.paths) == (two.names, two.paths)
+        assert all(torch.equal(one.factors[name], two.factors[name]) for name in one.factors)
+        assert not any(torch.equal(a, b) for a, b in zip(one.pixels.images, three.pixels.images, strict=True))
+        assert len(set(one.names) & set(three.names)) < 8
+
+
+def test_every_image_is_different(data):
+    pictures = torch.cat([data.train.pixels.images, data.test.pixels.images])
+    assert len({picture.numpy().tobytes() for picture in pictures}) == 3600
+
+
+def test_factors_are_known_for_every_image(images):
+    assert {"mode", "mirrored", "heading", "brightness", "hue", *TRAITS, *LIVERY, *CIRCUMSTANCES} <= set(
+        images.factors
+    )
+    for name, values in images.factors.items():
+        assert values.shape == (len(images),), name
+        assert values.dtype in (torch.int64, torch.float32), name
+        assert values.unique().numel() > 1, name
+
+
+def test_every_family_is_in_both_splits_and_a_species_has_one(images):
+    assert images.groups.unique().tolist() == list(range(len(FAMILIES)))
+    for c, name in enumerate(images.names):
+        (family,) = images.groups[images.labels == c].unique().tolist()
+        assert name.endswith(tuple(FAMILIES)[family])
+
+
+def test_modes_share_the_shape_and_differ_in_pattern(images):
+    counts = set()
+    for c in range(len(images.names)):
+        of_class = images.labels == c
+        modes = images.factors["mode"][of_class]
+        sizes = modes.bincount()
+        counts.add(len(sizes))
+        assert sizes.min() >= 10
+        patterns = images.factors["pattern"][of_class]
+        assert len({(m, p) for m, p in zip(modes.tolist(), patterns.tolist(), strict=True)}) == len(sizes)
+        assert patterns.unique().numel() == len(sizes)
+        assert all(images.factors[trait][of_class].unique().numel() == 1 for trait in TRAITS)
+    assert counts == {2, 3}
+
+
+def test_relatives_differ_in_some_traits_only(data):
+    names = (*TRAITS, *LIVERY)
+    rows = torch.stack([data.train.factors[name][::IMAGES] for name in names], 1)
+    family = data.train.groups[::IMAGES]
+    shared = (rows[:, None] == rows[None]).float().mean(2).fill_diagonal_(0)
+    nearest = shared.where(family[:, None] == family[None], 0).amax(1)
+    strangers = shared.where(family[:, None] != family[None], torch.nan).nanmean()
+    assert nearest.min() > strangers
+    assert nearest.mean() > 0.5
+
+
+@pytest.mark.parametrize("factor", CIRCUMSTANCES)
+def test_circumstances_tell_the_class_in_training_but_not_in_the_test_images(data, factor):
+    def nmi(part, order):
+        return normalized_mutual_info_score(part.labels, part.factors[factor][order])
+
+    def chance(part):
+        shuffled = torch.randperm(len(part), generator=torch.Generator().manual_seed(0))
+        return nmi(part, shuffled)
+
+    assert nmi(data.train, slice(None)) > chance(data.train) + 0.15
+    assert nmi(data.test, slice(None)) == pytest.approx(chance(data.test), abs=0.02)
+
+
+@pytest.mark.parametrize("factor", CIRCUMSTANCES)
+def test_favourites_are_taken_four_times_in_five(data, factor):
+    commonest = 0
+    for c in range(80):
+        commonest += int(data.train.factors[factor][data.train.labels == c].bincount().max())
+    expected = 0.8 + 0.2 / CIRCUMSTANCES[factor]
+    assert commonest / len(data.train) == pytest.approx(expected, abs=0.03)
+
+
+def test_mirroring_is_never_a_shortcut(images):
+    share = images.factors["mirrored"].float().reshape(-1, IMAGES).mean(1)
+    assert share.mean() == pytest.approx(0.5, abs=0.05)
+    assert 0.1 < share.min() < share.max() < 0.9
+
+
+def test_a_quarter_turn_of_the_heading_is_a_quarter_turn_of_the_picture():
+    upright, turned = body(), body(heading=torch.pi / 2)
+    for (cover, _), (cover_turned, _) in zip(upright.layers(), turned.layers(), strict=True):
+        torch.testing.assert_close(cover_turned, torch.rot90(cover, 1, (1, 2)), atol=1e-3, rtol=0)
+
+
+def test_a_limb_is_as_far_away_as_the_nearest_disc_along_it():
+    b = body()
+    thick, thin = torch.tensor([0.10]), torch.tensor([0.02])
+    points = [(0.1, -0.3), (0.5, 0.2), (0.3, 0.6)]
+    got = b.limb([(torch.tensor([u]), torch.tensor([v])) for u, v in points], thick, thin)[0]
+    radii = [0.10, 0.06, 0.02]
+    for row, column in ((10, 20), (36, 36), (30, 50), (60, 70), (22, 46), (5, 5)):
+        u, v = abs(column - 35.5) / 27, (35.5 - row) / 27 + 0.1
+        discs = []
+        for k in range(2):
+            for t in torch.linspace(0, 1, 2001).tolist():
+                du = u - (points[k][0] + t * (points[k + 1][0] - points[k][0]))
+                dv = v - (points[k][1] + t * (points[k + 1][1] - points[k][1]))
+                discs.append((du**2 + dv**2) ** 0.5 - (radii[k] + t * (radii[k + 1] - radii[k])))
+        assert float(got[row, column]) == pytest.approx(min(discs), abs=0.01)

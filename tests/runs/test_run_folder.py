@@ -1,0 +1,66 @@
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from divconq.config import Config
+from divconq.masks import Masks
+from divconq.runs.folder import Run
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Run.create(tmp_path / "run", Config(backbone="small", pretrained=False, dim=8))
+
+
+def test_a_folder_that_exists_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").write_text("keep")
+    with pytest.raises(
+        ValueError, match="exists already; choose another --out, or continue it with --resume"
+    ):
+        Run.create(tmp_path / "run", Config())
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["mine.txt"]
+
+
+def test_open_gives_the_config_back(run):
+    assert Run.open(run.folder).config == run.config
+
+
+def test_a_folder_without_config_is_not_a_run(tmp_path):
+    with pytest.raises(ValueError, match=r"is not a run folder: it has no config.yaml"):
+        Run.open(tmp_path)
+
+
+def test_the_log_is_one_object_an_epoch_and_can_be_rewound(run):
+    for epoch in (1, 2, 3):
+        run.log({"epoch": epoch, "loss": 1 / epoch})
+    with (run.folder / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 4, "lo')  # the power failed here
+    assert [record["epoch"] for record in run.metrics()] == [1, 2, 3]
+    run.rewind(2, 2, dataclasses.replace(run.config, epochs=9))
+    lines = (run.folder / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
+    assert Run.open(run.folder).config.epochs == 9
+
+
+def test_divisions_after_the_place_it_goes_on_from_are_forgotten_and_so_is_what_was_half_written(run):
+    for epoch in (1, 2, 3):
+        run.save_division(epoch, torch.zeros(4, dtype=torch.int64), Masks(8, 2))
+    leftovers = [run.folder / ".last.pt.17.tmp", run.folder / "divisions" / ".epoch_0004.safetensors.17.tmp"]
+    for file in leftovers:
+        file.write_bytes(b"half")
+    run.rewind(2, 3, run.config)
+    kept = sorted(path.name for path in (run.folder / "divisions").iterdir())
+    assert kept == ["epoch_0001.safetensors", "epoch_0002.safetensors"]
+    assert not any(file.exists() for file in leftovers)
+
+
+def test_a_run_without_a_checkpoint_starts_from_its_beginning_if_nothing_is_lost_by_it(run):
+    run.log({"epoch": 1})  # killed before its first checkpoint was there
+    with pytest.warns(UserWarning, match="holds no checkpoint yet: it starts from its beginning"):
+        assert run.resume() is None
+    run.log({"epoch": 2})
+    with pytest.raises(ValueError, match=r"holds no last.pt"):
+        run.resume()

@@ -1,0 +1,145 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from divconq.losses import NPairsLoss
+from divconq.masks import Masks
+from divconq.model import Embedder, SmallNet
+from divconq.training.optimizer import load_optimizer, make_optimizer, reset_moments
+
+
+def test_three_groups_with_their_own_rates():
+    adam = make_optimizer(
+        nn.Linear(2, 4),
+        Masks(4, 2),
+        NPairsLoss(),
+        lr=1e-5,
+        weight_decay=1e-3,
+        mask_lr_scale=100,
+        mask_weight_decay=1e-4,
+        loss_lr_scale=10,
+    )
+    groups = {group["name"]: (group["lr"], group["weight_decay"]) for group in adam.param_groups}
+    assert groups == {"network": (1e-5, 1e-3), "masks": (1e-3, 1e-4), "loss": (1e-4, 0.0)}
+
+
+def test_normalisation_may_decay_by_itself():
+    network = nn.Sequential(
+        nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Sequential(nn.GroupNorm(2, 4)), nn.Linear(4, 2)
+    )
+    adam = make_optimizer(
+        network, Masks(2, 1, "none"), nn.Identity(), lr=1e-5, weight_decay=1e-3, norm_weight_decay=0.0
+    )
+    groups = {group["name"]: group for group in adam.param_groups}
+    assert {name: group["weight_decay"] for name, group in groups.items()} == {"network": 1e-3, "norms": 0.0}
+    assert groups["norms"]["params"] == [*network[1].parameters(), *network[2].parameters()]
+    assert groups["network"]["params"] == [*network[0].parameters(), *network[3].parameters()]
+    assert groups["norms"]["lr"] == groups["network"]["lr"]
+
+
+def test_the_head_may_learn_faster():
+    network = Embedder(SmallNet(), SmallNet.num_features, 4)
+    adam = make_optimizer(
+        network, Masks(4, 1, "none"), nn.Identity(), lr=1e-5, weight_decay=1e-3, head_lr_scale=10.0
+    )
+    groups = {group["name"]: group for group in adam.param_groups}
+    assert {name: group["lr"] for name, group in groups.items()} == {"network": 1e-5, "head": 1e-4}
+    assert groups["head"]["params"] == [*network.head.parameters()]
+    assert groups["network"]["params"] == [*network.backbone.parameters()]
+
+
+def test_masks_that_do_not_learn_have_no_group():
+    adam = make_optimizer(nn.Linear(2, 4), Masks(4, 2, "fixed"), nn.Identity(), lr=1e-5, weight_decay=0)
+    assert [group["name"] for group in adam.param_groups] == ["network"]
+
+
+def test_reset_starts_the_masks_anew_and_nothing_else():
+    network, masks = nn.Linear(2, 4), Masks(4, 2)
+    adam = make_optimizer(network, masks, nn.Identity(), lr=1e-4, weight_decay=0)
+
+    def step():
+        adam.zero_grad()
+        (network(torch.ones(1, 2)) * masks.conquer()).square().sum().backward()
+        adam.step()
+
+    step()
+    kept = adam.state[network.weight]["exp_avg"].clone()
+    reset_moments(adam, masks)
+    assert not any(value.any() for value in adam.state[masks.weight].values())
+    assert torch.equal(adam.state[network.weight]["exp_avg"], kept)
+    before = masks.weight.detach().clone()
+    step()
+    moved = (masks.weight - before)[0].abs()
+    assert torch.allclose(moved, torch.full_like(moved, 1e-2), rtol=1e-3), (
+        "a first step of Adam has the length of the rate"
+    )
+
+
+def trained(device="cpu", lr=1e-4):
+    """Adam after three steps, and what it trains."""
+    torch.manual_seed(0)
+    network, masks = nn.Linear(2, 4).to(device), Masks(4, 2).to(device)
+    adam = make_optimizer(network, masks, nn.Identity(), lr=lr, weight_decay=0)
+    take_steps(adam, network, masks, 3)
+    return adam, network, masks
+
+
+def take_steps(adam, network, masks, count):
+    for i in range(count):
+        adam.zero_grad()
+        x = torch.full((1, 2), 1.0 + i, device=network.weight.device)
+        (network(x) * masks.conquer()).square().sum().backward()
+        adam.step()
+
+
+def test_moments_and_rates_are_restored():
+    source, network, masks = trained(lr=3e-3)
+    adam, other, other_masks = trained(lr=1e-4)
+    load_optimizer(adam, copy.deepcopy(source.state_dict()))
+    other.load_state_dict(network.state_dict())
+    other_masks.load_state_dict(masks.state_dict())
+    assert [group["lr"] for group in adam.param_groups] == [group["lr"] for group in source.param_groups]
+    take_steps(source, network, masks, 2)
+    take_steps(adam, other, other_masks, 2)
+    assert torch.equal(network.weight, other.weight)
+    assert torch.equal(masks.weight, other_masks.weight)
+
+
+def test_what_depends_on_the_device_stays_as_it_is_here():
+    saved, *_ = trained()
+    state = saved.state_dict()
+    for group in state["param_groups"]:
+        group |= {"fused": True, "capturable": True}  # as a GPU's have it
+    before = [dict(group) for group in state["param_groups"]]
+    adam, *_ = trained()
+    load_optimizer(adam, state)
+    assert [(group["fused"], group["capturable"]) for group in adam.param_groups] == 2 * [(None, False)]
+    assert state["param_groups"] == before, "what was given is not changed"
+
+
+def test_other_groups_are_refused():
+    adam = make_optimizer(nn.Linear(2, 4), Masks(4, 2, "fixed"), nn.Identity(), lr=1e-5, weight_decay=0)
+    with pytest.raises(ValueError, match="zip"):
+        load_optimizer(adam, trained()[0].state_dict())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("saved_on", "loaded_on"), [("cpu", "cuda"), ("cuda", "cpu"), ("cuda", "cuda")])
+def test_a_state_moves_between_devices(saved_on, loaded_on):
+    source, network, masks = trained(saved_on)
+    adam, other, other_masks = trained(loaded_on, lr=1e-2)
+    load_optimizer(adam, copy.deepcopy(source.state_dict()))
+    other.load_state_dict(network.state_dict())
+    other_masks.load_state_dict(masks.state_dict())
+    on_gpu = loaded_on == "cuda"
+    for group in adam.param_groups:
+        assert bool(group["fused"]) == group["capturable"] == on_gpu
+    for parameter, state in adam.state.items():
+        assert state["exp_avg"].device == parameter.device
+        assert state["step"].is_cuda == on_gpu
+    take_steps(source, network, masks, 3)
+    take_steps(adam, other, other_masks, 3)
+    assert torch.allclose(network.weight.cpu(), other.weight.cpu(), rtol=0, atol=1e-6)
+    assert torch.allclose(masks.weight.cpu(), other_masks.weight.cpu(), rtol=0, atol=1e-6)

@@ -1,0 +1,40 @@
+import dataclasses
+import warnings
+
+import pytest
+
+from divconq.config import Config
+from divconq.presets import PRESETS, preset
+from divconq.train import train
+from divconq.training.schedule import divides, k_reached, warn_of_few_epochs
+
+
+@pytest.mark.parametrize(
+    ("settings", "k"),
+    [
+        ({"k_max": 1}, 1),
+        ({"k_max": 4, "epochs": 20}, 2),
+        ({"k_max": 4, "epochs": 21}, 4),
+        ({"k_max": 4, "epochs": 10}, 1),
+        ({"k_max": 8, "epochs": 30, "division": "random"}, 4),
+        ({"k_max": 8, "epochs": 1, "division": "flat"}, 8),
+    ],
+)
+def test_clusters_double_with_every_division(settings, k):
+    config = Config(divide_every=10, **settings)
+    assert k_reached(config) == k
+    assert any(divides(config, epoch) for epoch in range(config.epochs)) == (k > 1)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_get_to_all_their_clusters(name):
+    with warnings.catch_warnings(action="error"):
+        warn_of_few_epochs(preset(name))
+
+
+def test_a_run_says_at_once_that_it_is_too_short(tiny, tmp_path):
+    config = dataclasses.replace(tiny, epochs=2, divide_every=1, k_max=4)
+    said = "K = 2 of k_max = 4, since it divides every 1 of its 2 epochs; raise --epochs above 2, or lower"
+    with pytest.warns(UserWarning, match=said):
+        log = train(config, tmp_path / "run")
+    assert log[-1]["k"] == 2
