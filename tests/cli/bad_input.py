@@ -72,7 +72,7 @@ from divconq.training.nan_guard import LossWatch
 from divconq.training.scoring import check_test_images
 from divconq.training.setup import prepare
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "bad-input.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "bad-input.md"
 SOURCE = Path(divconq.__file__).parent
 
 

@@ -611,7 +611,7 @@ main(sys.argv[1:])
 def launched(*command, **settings):
     """What ``torchrun`` starts, two processes."""
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *command]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen([*map(str, words)], env=environment, text=True, **pipes)
 
@@ -662,7 +662,7 @@ def example(*words):
     return printed.getvalue()
 
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "own_loop.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_loop.py"
 WORDS = ("--epochs", "4", "--lr", "1e-4")
 
 

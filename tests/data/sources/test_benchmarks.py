@@ -14,7 +14,7 @@ from divconq.data.sources.registry import READERS
 from divconq.data.sources.sop import read_sop
 from divconq.data.sources.vehicleid import read_vehicleid
 
-REAL = Path(__file__).resolve().parents[3] / "shared" / "data"
+REAL = Path(__file__).resolve().parents[4] / "shared" / "data"
 
 
 def save(root, *paths):
