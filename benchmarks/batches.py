@@ -111,7 +111,7 @@ def make_ways(
     drawn = torch.randint(
         len(files), (given.batches, given.batch), generator=torch.Generator().manual_seed(0)
     )
-    plan = EpochPlan(torch.zeros(given.batches, dtype=torch.int64), drawn, waiting=0, lonely=0)
+    plan = EpochPlan(torch.zeros(given.batches, dtype=torch.int64), drawn, left_out=0, without_positive=0)
     view = torch.compile(augment, dynamic=False) if device.type == "cuda" else augment
 
     def ours(preset: str) -> Iterable[Tensor]:

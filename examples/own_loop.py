@@ -1,10 +1,10 @@
-"""Plain PyTorch training, with divide and conquer added by the five lines marked (1) to (5).
+"""A plain PyTorch training loop with divide and conquer, added by the five lines marked (1) to (5).
 
     python examples/own_loop.py --epochs 12
     torchrun --nproc-per-node 2 examples/own_loop.py --epochs 12
 
-Without those lines (see the comment at each) it is the training loop everybody writes. What comes from
-``divconq.distributed.collectives`` is for ``torchrun``; alone it does nothing, and can be left out.
+The comment at each line shows what a loop without divide and conquer has instead. The functions of
+``divconq.distributed`` are for ``torchrun``; a single process does not need them.
 """
 
 import argparse
@@ -32,8 +32,8 @@ def main(epochs: int, lr: float) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
     criterion = TripletLoss()
 
-    dc = DivideAndConquer(criterion, labels, optimizer, dim=128, k_max=4, divide_every=3)  # (1) new
-    loader = DataLoader(train, batch_sampler=dc.batches(80))  # (2) was: DataLoader(train, 80, shuffle=True)
+    dc = DivideAndConquer(criterion, labels, optimizer, dim=128, batch=80, divide_every=3)  # (1) new
+    loader = DataLoader(train, batch_sampler=dc.sampler)  # (2) was: DataLoader(train, 80, shuffle=True)
 
     @torch.no_grad()
     def embed(images: torch.Tensor) -> torch.Tensor:
@@ -42,7 +42,7 @@ def main(epochs: int, lr: float) -> None:
         return dc.conquer(f)  # (3) was: F.normalize(f)
 
     for epoch in range(epochs):
-        for cluster, (x, y) in dc.epoch(epoch, loader, lambda: embed(images)):  # (4) was: for x, y in loader
+        for cluster, (x, y) in dc.batches(loader, epoch, lambda: embed(images)):  # (4) was: for x, y in loader
             loss = dc(model(x), y, cluster)  # (5) was: criterion(F.normalize(model(x)), y)
             optimizer.zero_grad()
             loss.backward()

@@ -39,4 +39,4 @@ def test_losses_of_pytorch_metric_learning_train_the_demo(tmp_path, loss):
     (record,) = train(config, tmp_path / "run")
     assert record["k"] == 4
     assert math.isfinite(record["loss"])
-    assert record["waiting"] < 2400
+    assert record["left_out"] < 2400

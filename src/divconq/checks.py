@@ -25,3 +25,51 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     spelling = {choice.lower(): choice for choice in choices}
     near = difflib.get_close_matches(name.lower(), spelling, n=1)
     return f"; did you mean {spelling[near[0]]!r}?" if near else ""
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Raise ValueError unless ``value`` is one of the choices.
+
+    >>> check_choice("masks", "fix", ["learned", "fixed"])
+    Traceback (most recent call last):
+    ValueError: masks must be one of learned, fixed, got 'fix'; did you mean 'fixed'?
+    """
+    choices = list(choices)
+    if value not in choices:
+        hint = did_you_mean(str(value), choices)
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}{hint}")
+
+
+def check_disjoint_masks(kind: str, dim: int, k_max: int) -> None:
+    """Raise ValueError if ``dim`` dimensions cannot be divided into ``k_max`` disjoint masks.
+
+    >>> check_disjoint_masks("fixed", 2, 4)
+    Traceback (most recent call last):
+    ValueError: fixed masks need at least one dimension each: dim must be at least k_max = 4, got 2; raise --dim, lower --k-max or use --masks learned
+    """
+    if dim < k_max:
+        raise ValueError(
+            f"{kind} masks need at least one dimension each: dim must be at least k_max = {k_max}, got {dim}; "
+            "raise --dim, lower --k-max or use --masks learned"
+        )
+
+
+def check_batch(batch: int, per_class: int | None) -> None:
+    """Raise ValueError unless a batch holds at least two classes of ``per_class`` images each, and nothing else.
+
+    >>> check_batch(10, 3)
+    Traceback (most recent call last):
+    ValueError: batch must be a multiple of per_class = 3 and at least twice as large, got 10; use 9 or 12
+    """
+    if batch < 2:
+        raise ValueError(f"batch must be at least 2, got {batch}: a loss compares images")
+    if per_class is None:
+        return
+    if per_class < 2:
+        raise ValueError(f"per_class must be at least 2, got {per_class}; use None for uniform batches")
+    if batch % per_class or batch < 2 * per_class:
+        lower = max(2, batch // per_class) * per_class
+        raise ValueError(
+            f"batch must be a multiple of per_class = {per_class} and at least twice as large, got {batch}; "
+            f"use {lower} or {lower + per_class}"
+        )

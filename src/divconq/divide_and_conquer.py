@@ -1,39 +1,74 @@
-"""Divide and conquer for a training loop of your own, in five lines; ``examples/own_loop.py`` shows them."""
+"""THE algorithm: divide the data and the embedding, train each subspace on its cluster, conquer."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal, TypeVar
+from functools import cached_property
+from typing import Any, TypeVar
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Sampler
 
+from divconq.checks import check_batch
+from divconq.config import DivisionConfig, MasksConfig
 from divconq.data.batches.sampler import EpochPlan, plan_epoch
 from divconq.distributed.collectives import gather, on_first, shard, synchronise
-from divconq.division import Partition, divide
+from divconq.division import DIVISIONS, Partition, divide
 from divconq.masks import Masks
 from divconq.objective import Objective
-from divconq.training.optimizer import reset_moments
 
 Batch = TypeVar("Batch")
 
 
 class DivideAndConquer(nn.Module):
-    """Wraps any ``loss(embeddings, labels)``: divides the data every few epochs, and the embedding with it.
+    """Divide and conquer around any ``loss(embeddings, labels)``.
 
-    ``labels`` are those of the whole training set, in its order. Give the optimiser that trains your network:
-    the masks (and the loss, if it has parameters the optimiser does not know) join it as a group of their own.
-    Under ``torchrun`` each process gets its share of every batch, and the loss is that of all of it:
-    ``divconq.distributed.collectives.average_gradients``, or torch's DistributedDataParallel, does the rest.
+    This object holds everything the paper describes: it decides when to divide, divides the images and the
+    embedding, plans the batches of an epoch, computes the loss of a batch in its subspace and conquers.
+    ``divconq train`` runs it, and so can any other training loop (``examples/own_loop.py``):
 
-    >>> import torch
+    .. code-block:: python
+
+        dc = DivideAndConquer(loss, labels, optimizer, dim=512, batch=80)
+        loader = DataLoader(dataset, batch_sampler=dc.sampler)
+        for epoch in range(dc.epoch, epochs):
+            for cluster, (x, y) in dc.batches(loader, epoch, embed):
+                value = dc(model(x), y, cluster)
+                ...
+
+    Parameters
+    ----------
+    loss : callable
+        Takes unit vectors (n, d) and class labels (n,), returns a scalar.
+    labels : int64 tensor (n,)
+        The class of every training image, in the order of the dataset.
+    optimizer : Optimizer, optional
+        The optimiser of the network. The masks, and the parameters of the loss that it does not know, join it as
+        parameter groups of their own. Without it, the masks and the loss are yours to train.
+    dim : int
+        Dimensions d of the embedding.
+    batch, per_class : int, int or None
+        Images per batch; images of each class in a batch, or None to draw them uniformly.
+    division, k_max, divide_every, cluster_order, freeze_backbone_epochs, finetune_from
+        The division of the data, see ``divconq.config.DivisionConfig``.
+    groups : int64 tensor (n,), optional
+        The super-category of every image, for ``division="labels"``.
+    masks, overlap_weight, mask_split_noise, mask_reset, conquer
+        The division of the embedding, see ``divconq.config.MasksConfig``.
+    mask_lr, mask_weight_decay, loss_lr : float
+        Settings of the parameter groups that join the optimiser. ``loss_lr`` is ``mask_lr`` if not given.
+    seed : int
+        Seed of divisions and batches.
+
+    ``state_dict()`` holds all of its state: the masks, the parameters of the loss, the partition and the epoch.
+
     >>> labels = torch.arange(40) % 4
     >>> x = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
-    >>> optimizer = torch.optim.Adam([nn.Parameter(torch.zeros(1))])
-    >>> dc = DivideAndConquer(lambda z, y: z.sum(), labels, optimizer, dim=8, k_max=2, divide_every=1)
-    >>> batches = dc.batches(8)
-    >>> [dc.partition.k for epoch in range(2) for cluster, index in dc.epoch(epoch, batches, lambda: x)][::5]
+    >>> dc = DivideAndConquer(lambda z, y: z.sum(), labels, dim=8, batch=8, k_max=2, divide_every=1)
+    >>> [dc.partition.k for epoch in range(2) for cluster, index in dc.batches(dc.sampler, epoch, lambda: x)][::5]
     [1, 2]
     """
 
@@ -41,95 +76,266 @@ class DivideAndConquer(nn.Module):
         self,
         loss: Callable[[Tensor, Tensor], Tensor],
         labels: Int64[Tensor, " n"],
-        optimizer: Optimizer,
+        optimizer: Optimizer | None = None,
         *,
         dim: int,
+        batch: int,
+        per_class: int | None = None,
+        division: str = "progressive",
         k_max: int = 4,
         divide_every: int = 10,
-        masks: Literal["learned", "fixed", "none"] = "learned",
-        mask_lr: float = 1e-3,
+        cluster_order: str = "random",
+        freeze_backbone_epochs: int = 0,
+        finetune_from: int | None = None,
+        groups: Int64[Tensor, " n"] | None = None,
+        masks: str = "learned",
         overlap_weight: float = 1.0,
+        mask_split_noise: float = 0.0,
+        mask_reset: bool = True,
+        conquer: str = "sum",
+        mask_lr: float = 1e-3,
+        mask_weight_decay: float = 0.0,
+        loss_lr: float | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.masks = Masks(dim, k_max, masks)
-        self.objective = Objective(loss, self.masks, overlap_weight)
-        self.labels, self.optimizer = labels.cpu(), optimizer
-        self.k_max, self.divide_every, self.seed = k_max, divide_every, seed
-        self.partition, self.batch = Partition.whole(len(labels)), 0
-        device = next(parameter.device for group in optimizer.param_groups for parameter in group["params"])
-        self.to(device)
-        known = {parameter for group in optimizer.param_groups for parameter in group["params"]}
-        new = [parameter for parameter in self.parameters() if parameter not in known]
-        if new:
-            optimizer.add_param_group({"params": new, "lr": mask_lr, "weight_decay": 0.0})
+        self.settings = DivisionConfig(
+            strategy=division,
+            k_max=k_max,
+            divide_every=divide_every,
+            cluster_order=cluster_order,
+            freeze_backbone_epochs=freeze_backbone_epochs,
+            finetune_from=finetune_from,
+        )
+        self.mask_settings = MasksConfig(
+            kind=masks,
+            overlap_weight=overlap_weight,
+            split_noise=mask_split_noise,
+            reset=mask_reset,
+            conquer=conquer,
+        )
+        check_batch(batch, per_class)
+        if groups is None and DIVISIONS[division].needs_groups and k_max > 1:
+            raise ValueError(f"division {division!r} needs super-categories; pass groups, or use another division")
+        self.objective = Objective(loss, Masks(dim, k_max, masks, conquer), overlap_weight)
+        self.labels, self.groups = labels.cpu(), groups
+        self.batch, self.per_class, self.seed = batch, per_class, seed
+        self.partition = Partition.whole(len(labels))
+        self.epoch = 0  # the epoch in progress, or the next one
+        self.divided_at: int | None = None  # the epoch of the latest division
+        self.optimizer = optimizer
+        if optimizer is not None:
+            self._join(optimizer, mask_lr, mask_weight_decay, mask_lr if loss_lr is None else loss_lr)
 
-    def batches(self, batch: int, per_class: int | None = None) -> "ClusterBatches":
-        """Batches of indices out of one cluster each, for ``DataLoader(..., batch_sampler=...)``."""
-        return ClusterBatches(self, batch, per_class)
+    @property
+    def masks(self) -> Masks:
+        """The masks of all subspaces."""
+        return self.objective.masks
 
-    def epoch(
-        self, epoch: int, loader: Iterable[Batch], embed: Callable[[], Float[Tensor, "n d"]]
-    ) -> Iterator[tuple[int, Batch]]:
-        """Divide if it is time, then give each batch of ``loader`` with the cluster it comes from.
+    @cached_property
+    def sampler(self) -> "ClusterBatches":
+        """The batch sampler for a DataLoader of your own."""
+        return ClusterBatches(self)
 
-        ``embed()`` gives ``conquer(f(x))`` of the whole training set, in the order of its labels.
+    @property
+    def loss(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """The base loss."""
+        return self.objective.loss
+
+    def divides(self, epoch: int) -> bool:
+        """Whether the schedule has a division before ``epoch``."""
+        return divides(self.settings, epoch)
+
+    def division_due(self, epoch: int) -> bool:
+        """Whether ``epoch`` begins with a division that has not been made yet."""
+        return self.divides(epoch) and self.divided_at != epoch
+
+    @property
+    def needs_embeddings(self) -> bool:
+        """Whether ``divide`` needs the embeddings of the training images."""
+        return DIVISIONS[self.settings.strategy].needs_embeddings
+
+    def divide(self, x: Float[Tensor, "n d"] | None, epoch: int) -> None:
+        """Divide the images, and with them the embedding: every child starts with the mask of its parent.
+
+        ``x`` holds what is clustered: the conquered embeddings of all training images, or other features of them.
         """
-        synchronise(self)  # masks and loss parameters are the same on all ranks, and not apart by rounding
-        if self.k_max > 1 and epoch > 0 and epoch % self.divide_every == 0:
-            self.divide(embed(), seed=self.seed + epoch)
-        sampler = getattr(loader, "batch_sampler", loader)
-        if not isinstance(sampler, ClusterBatches):
-            raise ValueError(
-                "the loader must draw batches of one cluster: build it with batch_sampler=dc.batches(...)"
-            )
-        sampler.plan, self.batch = sampler.make_plan(epoch), sampler.batch
-        yield from zip(sampler.plan.clusters.tolist(), loader, strict=True)
-
-    def divide(self, x: Float[Tensor, "n d"], *, seed: int) -> None:
-        """Recluster, match, bisect, and give every child its parent's mask."""
         self.partition = on_first(
-            divide, "progressive", x, self.partition, self.labels, k_max=self.k_max, seed=seed
+            divide,
+            self.settings.strategy,
+            x,
+            self.partition,
+            self.labels,
+            k_max=self.settings.k_max,
+            seed=self.seed + epoch,
+            groups=self.groups,
         )
         while self.masks.k < self.partition.k:
-            self.masks.split_()
-            reset_moments(self.optimizer, self.masks)
+            self.masks.split_(self.mask_settings.split_noise, seed=self.seed + epoch)
+            if self.mask_settings.reset and self.optimizer is not None:
+                reset_moments(self.optimizer, self.masks)
+        self.divided_at = epoch
+
+    def plan(self, epoch: int) -> EpochPlan:
+        """Plan the batches of an epoch: the cluster and the images of every step."""
+        return plan_epoch(
+            self.labels,
+            self.partition.clusters,
+            self.partition.k,
+            batch=self.batch,
+            per_class=self.per_class,
+            order=self.settings.cluster_order,
+            seed=self.seed,
+            epoch=epoch,
+        )
+
+    def finetunes(self, epoch: int) -> bool:
+        """Whether ``epoch`` trains in the conquered space."""
+        start = self.settings.finetune_from
+        return start is not None and epoch >= start
+
+    def freezes_backbone(self, epoch: int) -> bool:
+        """Whether ``epoch`` trains only the head and the masks, because a division was just made.
+
+        >>> dc = DivideAndConquer(
+        ...     F.mse_loss, torch.arange(8) % 2, dim=4, batch=4, divide_every=4, freeze_backbone_epochs=1
+        ... )
+        >>> [epoch for epoch in range(9) if dc.freezes_backbone(epoch)]
+        [4, 8]
+        """
+        recent = range(max(0, epoch - self.settings.freeze_backbone_epochs + 1), epoch + 1)
+        return any(map(self.divides, recent))
 
     def forward(
-        self, f: Float[Tensor, "n d"], labels: Int64[Tensor, " n"], cluster: int | None
+        self, f: Float[Tensor, "n d"], labels: Int64[Tensor, " n"], cluster: int | Int64[Tensor, ""] | None
     ) -> Float[Tensor, ""]:
-        """The loss of one batch in its cluster's subspace; cluster None: in the conquered space."""
-        n = self.batch or len(labels)
-        value: Tensor = self.objective(gather(f, n), gather(labels, n), cluster)
+        """Return the loss of one batch in the subspace of its cluster; None is the conquered space.
+
+        Under ``torchrun``, ``f`` and ``labels`` are this process's share of the batch and the loss is that of the
+        whole batch. ``divconq.distributed`` averages the gradients.
+        """
+        value: Tensor = self.objective(gather(f, self.batch), gather(labels, self.batch), cluster)
         return value
 
     def conquer(self, f: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """The final embedding, normalize(f * sum of the masks)."""
+        """Return the final embeddings: normalize(f * sum of the masks)."""
         return F.normalize(f * self.masks.conquer())
+
+    def batches(
+        self, loader: Iterable[Batch], epoch: int, embed: Callable[[], Float[Tensor, "n d"]]
+    ) -> Iterator[tuple[int | None, Batch]]:
+        """Divide if it is time, then yield every batch of ``loader`` with its cluster.
+
+        ``loader`` is a DataLoader with ``batch_sampler=dc.sampler``. ``embed()`` returns ``conquer(f(x))`` of all
+        training images, in the order of their labels. The cluster is None once fine-tuning has begun.
+        """
+        if getattr(loader, "batch_sampler", loader) is not self.sampler:
+            raise ValueError(
+                "the loader must draw each batch from one cluster: build it with batch_sampler=dc.sampler"
+            )
+        self.epoch = epoch
+        synchronise(self)  # rounding must not separate the masks and losses of several processes
+        if self.division_due(epoch):
+            self.divide(embed() if self.needs_embeddings else None, epoch)
+        self.sampler.plan = self.plan(epoch)
+        for cluster, batch in zip(self.sampler.plan.clusters.tolist(), loader, strict=True):
+            yield None if self.finetunes(epoch) else cluster, batch
+        self.epoch = epoch + 1
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return the state that is not in parameters and buffers."""
+        return {
+            "clusters": self.partition.clusters,
+            "k": self.partition.k,
+            "epoch": self.epoch,
+            "divided_at": self.divided_at,
+        }
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Restore what ``get_extra_state`` returned."""
+        partition = Partition(state["clusters"], state["k"])
+        if len(partition.clusters) != len(self.labels):
+            raise ValueError(
+                f"it divides {len(partition.clusters)} training images, there are {len(self.labels)} now"
+            )
+        self.partition, self.epoch, self.divided_at = partition, state["epoch"], state["divided_at"]
+
+    def _join(self, optimizer: Optimizer, mask_lr: float, mask_weight_decay: float, loss_lr: float) -> None:
+        """Move to the optimiser's device and add the parameters it does not know."""
+        known = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+        self.to(next(iter(known)).device)
+        masks = [*self.masks.parameters()]
+        others = [p for p in self.parameters() if p not in {*masks, *known}]
+        for name, parameters, lr, decay in (
+            ("masks", masks, mask_lr, mask_weight_decay),
+            ("loss", others, loss_lr, 0.0),
+        ):
+            if parameters:
+                optimizer.add_param_group(
+                    {"name": name, "params": parameters, "lr": lr, "weight_decay": decay}
+                )
 
 
 class ClusterBatches(Sampler[list[int]]):
-    """The batches of the current epoch; ``DivideAndConquer.epoch`` plans them."""
+    """The image indices of each batch of the current epoch; under ``torchrun``, this process's share of them."""
 
-    def __init__(self, owner: DivideAndConquer, batch: int, per_class: int | None) -> None:
-        self.owner, self.batch, self.per_class = owner, batch, per_class
-        self.plan: EpochPlan = self.make_plan(0)
-
-    def make_plan(self, epoch: int) -> EpochPlan:
-        """Which images each step of an epoch draws."""
-        owner = self.owner
-        return plan_epoch(
-            owner.labels,
-            owner.partition.labels,
-            owner.partition.k,
-            batch=self.batch,
-            per_class=self.per_class,
-            seed=owner.seed,
-            epoch=epoch,
-        )
+    def __init__(self, owner: DivideAndConquer) -> None:
+        self.batch = owner.batch
+        self.plan = owner.plan(0)
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter(self.plan.indices[:, shard(self.batch)].tolist())
 
     def __len__(self) -> int:
-        return len(self.plan.clusters)
+        return len(self.plan)
+
+
+def divides(division: DivisionConfig, epoch: int) -> bool:
+    """Whether the data is divided before ``epoch``: every E epochs, with flat division also before the first.
+
+    >>> [epoch for epoch in range(9) if divides(DivisionConfig(divide_every=4), epoch)]
+    [4, 8]
+    """
+    first = 0 if DIVISIONS[division.strategy].at_once else 1
+    return division.k_max > 1 and epoch >= first and epoch % division.divide_every == 0
+
+
+def k_reached(division: DivisionConfig, epochs: int) -> int:
+    """Return the number of clusters in the last of ``epochs`` epochs: a division doubles it up to ``k_max``.
+
+    >>> [k_reached(DivisionConfig(k_max=16, divide_every=every), epochs=30) for every in (5, 10, 20)]
+    [16, 4, 2]
+    """
+    if DIVISIONS[division.strategy].at_once:
+        return division.k_max
+    divisions = sum(divides(division, epoch) for epoch in range(epochs))
+    return min(division.k_max, 2**divisions)
+
+
+def warn_if_too_short(division: DivisionConfig, epochs: int) -> None:
+    """Warn if a run of ``epochs`` epochs ends before it has ``k_max`` clusters.
+
+    >>> warn_if_too_short(DivisionConfig(k_max=4, divide_every=10), epochs=30)
+    """
+    if (k := k_reached(division, epochs)) < division.k_max:
+        doublings = division.k_max.bit_length() - 1
+        warnings.warn(
+            f"the run will end with K = {k} of k_max = {division.k_max}, since it divides every "
+            f"{division.divide_every} of its {epochs} epochs; raise --epochs above "
+            f"{doublings * division.divide_every}, or lower --divide-every or --k-max",
+            stacklevel=2,
+        )
+
+
+def reset_moments(optimizer: Optimizer, module: nn.Module) -> None:
+    """Set the optimiser's moments of a module's parameters to zero.
+
+    >>> masks = Masks(4, 2)
+    >>> adam = torch.optim.Adam(masks.parameters()); masks.conquer().sum().backward(); adam.step()
+    >>> reset_moments(adam, masks); float(adam.state[masks.weight]["exp_avg"].abs().sum())
+    0.0
+    """
+    for parameter in module.parameters():
+        for moment in optimizer.state.get(parameter, {}).values():
+            if isinstance(moment, Tensor):
+                moment.zero_()

@@ -1,4 +1,4 @@
-"""The paper's transparent wrapper: mask, normalise, any loss, plus lambda times the masks' overlap."""
+"""The objective of one batch: any loss in the subspace of its cluster, plus the overlap of the masks."""
 
 from collections.abc import Callable
 
@@ -13,8 +13,8 @@ from divconq.masks import Masks
 class Objective(nn.Module):
     """L = loss(normalize(f * relu(s_k)), labels) + lambda * L_s  (paper, equation 6).
 
-    ``loss`` is anything called as ``loss(embeddings, labels)``. Without a cluster the loss is taken in the
-    conquered space, where the masks stand still and L_s is left out.
+    ``loss`` is any callable ``loss(embeddings, labels)``. Without a cluster, the loss is computed in the conquered
+    space; the masks then get no gradient and L_s is omitted.
 
     >>> objective = Objective(lambda z, labels: (z[0] * z[1]).sum(), Masks(dim=2, k_max=1))
     >>> round(objective(torch.tensor([[3.0, 4.0], [4.0, 3.0]]), torch.tensor([0, 0]), cluster=0).item(), 4)
@@ -30,7 +30,7 @@ class Objective(nn.Module):
     def forward(
         self, f: Float[Tensor, "n d"], labels: Int64[Tensor, " n"], cluster: int | Int64[Tensor, ""] | None
     ) -> Float[Tensor, ""]:
-        """The value to minimise for one batch out of ``cluster``, in full precision."""
+        """Return the value to minimise for a batch of ``cluster``, computed in float32 or better."""
         with torch.autocast(f.device.type, enabled=False):
             f = f.float() if f.dtype in (torch.bfloat16, torch.float16) else f
             if cluster is None:

@@ -49,8 +49,8 @@ from divconq.data.sources.table import read_table
 from divconq.distributed import collectives as distributed
 from divconq.divide_and_conquer import DivideAndConquer
 from divconq.division import Partition, divide
-from divconq.division.bisect import bisect
-from divconq.division.kmeans import kmeans
+from divconq.division.bisection import bisect
+from divconq.division.lloyd import kmeans
 from divconq.division.matching import match
 from divconq.evaluation import evaluate, one_gallery_image
 from divconq.evaluation.neighbours import nearest

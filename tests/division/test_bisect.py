@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from divconq.division import bisect
-from divconq.division.bisect import halve, members_of
+from divconq.division.bisection import halve, members_of
 
 
 def random_points(n, d, seed):
@@ -13,10 +13,10 @@ def random_points(n, d, seed):
 @pytest.mark.parametrize("k", [1, 2, 8, 32])
 def test_the_parent_comes_back(k):
     x = random_points(200, 5, k)
-    labels = torch.randint(k, (200,), generator=torch.Generator().manual_seed(k))
-    children = bisect(x, labels, k)
-    assert torch.equal(children // 2, labels)
-    sizes = torch.bincount(labels, minlength=k)
+    clusters = torch.randint(k, (200,), generator=torch.Generator().manual_seed(k))
+    children = bisect(x, clusters, k)
+    assert torch.equal(children // 2, clusters)
+    sizes = torch.bincount(clusters, minlength=k)
     child_sizes = torch.bincount(children, minlength=2 * k).view(k, 2)
     assert bool((child_sizes[sizes >= 2] > 0).all())
 
@@ -40,8 +40,8 @@ def test_one_point_goes_to_the_first_child_and_none_stays_none():
 
 
 def test_the_seed_decides_all():
-    x, labels = random_points(300, 8, 1), torch.arange(300) % 4
-    assert torch.equal(bisect(x, labels, 4, seed=3), bisect(x, labels, 4, seed=3))
+    x, clusters = random_points(300, 8, 1), torch.arange(300) % 4
+    assert torch.equal(bisect(x, clusters, 4, seed=3), bisect(x, clusters, 4, seed=3))
 
 
 def test_halve_separates_all_but_identical_points():
@@ -53,17 +53,32 @@ def test_halve_separates_all_but_identical_points():
 
 
 def test_members_are_found_as_by_a_search():
-    labels = torch.randint(5, (40,), generator=torch.Generator().manual_seed(0))
-    for c, members in enumerate(members_of(labels, 6)):
-        assert members.tolist() == [i for i in range(40) if int(labels[i]) == c]
+    clusters = torch.randint(5, (40,), generator=torch.Generator().manual_seed(0))
+    for c, members in enumerate(members_of(clusters, 6)):
+        assert members.tolist() == [i for i in range(40) if int(clusters[i]) == c]
 
 
 def test_errors(monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # so that our own errors are reached
     x = torch.ones(3, 2)
-    with pytest.raises(ValueError, match="got 2 labels for 3 points"):
+    with pytest.raises(ValueError, match="got 2 clusters for 3 points"):
         bisect(x, torch.tensor([0, 0]), 1)
-    with pytest.raises(ValueError, match="labels must lie between 0 and 0"):
+    with pytest.raises(ValueError, match="clusters must be from 0 to 0"):
         bisect(x, torch.tensor([0, 0, 1]), 1)
     with pytest.raises(ValueError, match="NaN or infinity in 1 of 3 rows"):
         bisect(torch.tensor([[0.0], [float("inf")], [1.0]]), torch.tensor([0, 0, 0]), 1)
+
+
+def test_a_usable_split_is_sought_when_labels_are_known(monkeypatch):
+    """Seeds below 7 put two images of one class alone on a side, which cannot be trained on."""
+    seeds = []
+
+    def sides(x, k, seed=0, iterations=100):
+        seeds.append(seed)
+        return torch.tensor([0, 0, 1, 1] * 2) if seed >= 7 else torch.tensor([0, 0, 0, 0, 0, 0, 1, 1])
+
+    monkeypatch.setattr("divconq.division.bisection.kmeans", sides)
+    x, labels = torch.arange(8.0)[:, None], torch.tensor([0, 1, 0, 1, 0, 1, 0, 1])
+    children = bisect(x, torch.zeros(8).long(), 1, labels, seed=5)
+    assert children.tolist() == [0, 0, 1, 1] * 2
+    assert seeds == [5, 6, 7]

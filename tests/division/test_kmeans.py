@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from divconq.division import kmeans
-from divconq.division.kmeans import exact_products, initial_centroids, lloyd_faiss, lloyd_torch
+from divconq.division.lloyd import exact_products, initial_centroids, lloyd_faiss, lloyd_torch
 
-MODULE = sys.modules["divconq.division.kmeans"]  # as an attribute, that name is the function
+MODULE = sys.modules["divconq.division.lloyd"]  # as an attribute, that name is the function
 
 
 def random_points(n, d, seed):

@@ -76,7 +76,7 @@ def test_errors(monkeypatch):
     labels = torch.tensor([0, 1])
     with pytest.raises(ValueError, match="same images, got 2 and 1"):
         match(labels, labels[:1], 2)
-    with pytest.raises(ValueError, match="new must lie between 0 and 0"):
+    with pytest.raises(ValueError, match="new must be from 0 to 0"):
         match(labels, labels * 0, 1)
-    with pytest.raises(ValueError, match="old must lie between 0 and 0"):
+    with pytest.raises(ValueError, match="old must be from 0 to 0"):
         match(labels * 0, labels, 1)

@@ -5,25 +5,25 @@ from divconq.division import Partition
 from divconq.division.partition import check_power_of_two
 
 
-def test_sizes_count_every_cluster_even_empty_ones():
-    labels = torch.tensor([3, 3, 0, 5, 3])
-    assert Partition(labels, 8).sizes().tolist() == [sum(int(c) == i for c in labels) for i in range(8)]
+def test_sizes_count_every_cluster_with_empty_ones():
+    clusters = torch.tensor([3, 3, 0, 5, 3])
+    assert Partition(clusters, 8).sizes().tolist() == [sum(int(c) == i for c in clusters) for i in range(8)]
 
 
 def test_parents_lead_back_to_the_whole():
     partition = Partition(torch.tensor([0, 1, 2, 3, 4, 5, 6, 7]), 8)
-    assert partition.parent().labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert partition.parent().clusters.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     root = partition.parent().parent().parent()
     assert root.k == 1
-    assert torch.equal(root.labels, Partition.whole(8).labels)
+    assert torch.equal(root.clusters, Partition.whole(8).clusters)
     with pytest.raises(ValueError, match="no parent"):
         root.parent()
 
 
-@pytest.mark.parametrize("label", [-1, 4])
-def test_labels_outside_are_refused(label):
-    with pytest.raises(ValueError, match="labels must lie between 0 and 3 for k = 4"):
-        Partition(torch.tensor([0, label]), 4)
+@pytest.mark.parametrize("cluster", [-1, 4])
+def test_clusters_outside_are_refused(cluster):
+    with pytest.raises(ValueError, match="clusters must be from 0 to 3 for k = 4"):
+        Partition(torch.tensor([0, cluster]), 4)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,6 @@ def test_powers_of_two_pass():
         check_power_of_two("k", 2**power)
 
 
-def test_labels_elsewhere_than_on_the_cpu_are_refused():
-    with pytest.raises(ValueError, match=r"labels\.cpu\(\)"):
+def test_clusters_elsewhere_than_on_the_cpu_are_refused():
+    with pytest.raises(ValueError, match=r"clusters\.cpu\(\)"):
         Partition(torch.zeros(1, dtype=torch.int64, device="meta"), 1)

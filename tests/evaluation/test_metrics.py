@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import normalize
 
-from divconq.division.kmeans import kmeans
+from divconq.division.lloyd import kmeans
 from divconq.evaluation import evaluate, nmi, recall_at_1, retrieval_scores
 from divconq.evaluation.neighbours import BYTES_PER_KEY, COLUMNS, ROWS
 from evaluation.slow_scores import scores_by_hand

@@ -18,7 +18,7 @@ from divconq.config import Config
 from divconq.data.dataset import Chosen, ImageSet, InMemory
 from divconq.data.images.files import Decoded
 from divconq.data.images.fingerprints import for_each, stamp
-from divconq.division.kmeans import check_points
+from divconq.division.lloyd import check_points
 from divconq.io.atomic import write_atomically
 from divconq.training.scoring import embed_images
 

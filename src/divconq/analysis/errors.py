@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
 from divconq.analysis.subspaces import positives
-from divconq.division.kmeans import check_points, exact_products
+from divconq.division.lloyd import check_points, exact_products
 from divconq.evaluation.metrics import check_gallery
 from divconq.evaluation.neighbours import BUDGET
 

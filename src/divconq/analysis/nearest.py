@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from divconq.division.kmeans import check_points, exact_products
+from divconq.division.lloyd import check_points, exact_products
 from divconq.evaluation.neighbours import BUDGET, nearest
 
 BLOCK = 1 << 26  # bytes that are copied at once

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from divconq.analysis.nearest import rows_at_once
-from divconq.division.kmeans import check_points
+from divconq.division.lloyd import check_points
 from divconq.division.partition import check_labels
 
 CONSTANT = 1e-24  # variance below this part of the mean square is rounding

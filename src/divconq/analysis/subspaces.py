@@ -14,7 +14,7 @@ from torch import Tensor
 
 from divconq.analysis.clusters import FactorTable, levels, partition_nmi
 from divconq.analysis.nearest import neighbours
-from divconq.division.kmeans import kmeans
+from divconq.division.lloyd import kmeans
 from divconq.evaluation.metrics import check_gallery, occurrences
 from divconq.evaluation.neighbours import BUDGET
 

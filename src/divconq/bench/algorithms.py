@@ -14,7 +14,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from divconq.bench.timing import median_seconds
-from divconq.division.kmeans import kmeans
+from divconq.division.lloyd import kmeans
 from divconq.evaluation import nmi, retrieval_scores
 from divconq.evaluation.metrics import normalised_information
 

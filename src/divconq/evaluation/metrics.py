@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from divconq.division.kmeans import kmeans
+from divconq.division.lloyd import kmeans
 from divconq.evaluation.neighbours import BUDGET, nearest
 
 

@@ -19,7 +19,8 @@ from torch.utils._pytree import tree_map_only
 from divconq.distributed.collectives import first_only, rank
 from divconq.io.atomic import sync_folder, temporary_name, write_atomically
 
-FORMAT = "divconq checkpoint 2"
+FORMAT = "divconq checkpoint 3"
+READABLE = ("divconq checkpoint 2", FORMAT)
 LAST, PREVIOUS, BEST = "last.pt", "previous.pt", "best.pt"
 SUM, BLOCK = hashlib.sha256().digest_size, 1 << 20
 REMEDY = "copy it again from where it was made, or train anew"
@@ -146,9 +147,33 @@ def read(path: Path) -> State:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged or hostile file fails in many ways
         raise ValueError(f"{path} is damaged or not a checkpoint ({_reason(error)}); {REMEDY}") from error
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
+    if not isinstance(state, dict) or state.get("format") not in READABLE:
         raise ValueError(f"{path} is not a checkpoint of this version of divconq; {REMEDY}")
     return state
+
+
+def algorithm_state(state: State) -> State:
+    """Return the state of ``DivideAndConquer`` in a checkpoint; format 2 kept its parts separately."""
+    if "divide_and_conquer" in state:
+        algorithm: State = state["divide_and_conquer"]
+        return algorithm
+    parts = {f"objective.{part}.{name}": value for part in ("masks", "loss") for name, value in state[part].items()}
+    return {
+        **parts,
+        "_extra_state": {
+            "clusters": state["partition"],
+            "k": state["k"],
+            "epoch": state["epoch"],
+            "divided_at": state["epoch"] if state["step"] else None,  # a division comes before the first step
+        },
+    }
+
+
+def masks_state(state: State) -> State:
+    """Return the state of the masks in a checkpoint."""
+    prefix = "objective.masks."
+    algorithm = algorithm_state(state)
+    return {name.removeprefix(prefix): value for name, value in algorithm.items() if name.startswith(prefix)}
 
 
 def _newest(folder: Path) -> tuple[State, Path]:

@@ -86,11 +86,11 @@ class Run:
                 file.unlink()
 
     @first_only
-    def save_division(self, epoch: int, labels: Tensor, masks: Masks) -> None:
+    def save_division(self, epoch: int, clusters: Tensor, masks: Masks) -> None:
         """Keep a partition and the masks it starts with, for later analysis."""
         from safetensors.torch import save_file
 
-        tensors = {"labels": labels.contiguous(), "masks": masks.active().detach().cpu().contiguous()}
+        tensors = {"clusters": clusters.contiguous(), "masks": masks.active().detach().cpu().contiguous()}
         target = self.folder / "divisions" / f"epoch_{epoch:04d}.safetensors"
         write_atomically(target, lambda path: save_file(tensors, path))
 
@@ -126,5 +126,5 @@ class Run:
         model = make_model(self.config.backbone, self.config.dim, pooling=self.config.pooling)
         masks = Masks(self.config.dim, self.config.k_max, self.config.masks, self.config.conquer)
         model.load_state_dict(state["model"])
-        masks.load_state_dict(state["masks"])
+        masks.load_state_dict(checkpoints.masks_state(state))
         return model.fold_(masks.conquer().detach()).eval()

@@ -1,4 +1,4 @@
-"""Noticing a run that goes wrong: a loss that is not a number, embeddings that are all the same."""
+"""The NaN guard: stops a run whose loss is not finite, and warns of embeddings that collapse."""
 
 import warnings
 
@@ -9,14 +9,14 @@ from torch import Tensor
 COLLAPSED = 0.01
 
 
-class LossWatch:
-    """Keeps the losses of an epoch on the device and stops the run when one is not finite.
+class NaNGuard:
+    """Keeps the losses of an epoch on the device and raises FloatingPointError if one is not finite.
 
-    ``before`` are those of the steps that were done before the run was resumed.
+    ``before`` holds the losses of the steps that were made before the run was resumed.
 
-    >>> watch = LossWatch(epoch=0, clusters=torch.tensor([0, 1]), device=torch.device("cpu"))
-    >>> watch.step(torch.tensor(2.0), torch.tensor(True))
-    >>> watch.step(torch.tensor(float("nan")), torch.tensor(True))
+    >>> guard = NaNGuard(epoch=0, clusters=torch.tensor([0, 1]), device=torch.device("cpu"))
+    >>> guard.step(torch.tensor(2.0), torch.tensor(True))
+    >>> guard.step(torch.tensor(float("nan")), torch.tensor(True))
     Traceback (most recent call last):
     FloatingPointError: the loss is nan at epoch 1, step 2 of 2 (cluster 1): the embeddings are finite, so the \
 loss itself failed; lower its scale or margin, or choose another --loss
@@ -36,24 +36,24 @@ loss itself failed; lower its scale or margin, or choose another --loss
             self.losses[: self.done] = before[: self.done].to(device)
         self.finite = torch.ones(len(clusters), dtype=torch.bool, device=device)
         self.latest: float | None = None
-        self.waits = device.type == "cpu"  # to read from a GPU is to wait for it
+        self.checks_every_step = device.type == "cpu"  # reading from a GPU would wait for it
 
     def so_far(self) -> Float[Tensor, " done"]:
-        """The losses of the steps that are done, all of them finite, on the CPU.
+        """Return the losses of the steps so far, on the CPU; all of them are finite.
 
-        >>> watch = LossWatch(0, torch.tensor([0, 0]), torch.device("cpu"), before=torch.tensor([2.0]))
-        >>> watch.step(torch.tensor(4.0), torch.tensor(True)); watch.so_far()
+        >>> guard = NaNGuard(0, torch.tensor([0, 0]), torch.device("cpu"), before=torch.tensor([2.0]))
+        >>> guard.step(torch.tensor(4.0), torch.tensor(True)); guard.so_far()
         tensor([2., 4.])
         """
         self.check()
         return self.losses[: self.done].cpu()
 
     def step(self, loss: Float[Tensor, ""], finite: Bool[Tensor, ""]) -> None:
-        """Note one step's loss, and whether its embeddings were finite; on a GPU they are read in the end."""
+        """Record the loss of a step and whether its embeddings were finite; on a GPU they are read at the end."""
         self.losses[self.done] = loss
         self.finite[self.done] = finite
         self.done += 1
-        if self.waits:
+        if self.checks_every_step:
             self.check()
 
     def check(self) -> None:
@@ -74,19 +74,19 @@ loss itself failed; lower its scale or margin, or choose another --loss
         self.checked, self.latest = self.done, float(self.losses[self.done - 1])
 
     def mean(self) -> float:
-        """The mean loss of the steps so far."""
+        """Return the mean loss of the steps so far."""
         self.check()
         return float(self.losses[: self.done].double().mean())
 
 
 def warn_of_collapse(spread: float, epoch: int) -> None:
-    """Warn when all embeddings point the same way; ``spread`` is 1 - |mean unit vector|^2.
+    """Warn if all embeddings point in the same direction; ``spread`` is 1 - |mean unit vector|^2.
 
     >>> warn_of_collapse(0.7, epoch=3)
     """
     if spread < COLLAPSED:
         warnings.warn(
-            f"the embeddings have collapsed at epoch {epoch + 1}: their spread is {spread:.4f} (1 is even, 0 is one "
+            f"the embeddings have collapsed at epoch {epoch + 1}: their spread is {spread:.4f} (1: all directions, 0: one "
             "point); lower --lr or choose another --loss",
             stacklevel=2,
         )

@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: one bar, and the seconds each phase took."""
+"""The progress bar, and the clock of the phases of an epoch."""
 
 import sys
 import time
@@ -13,7 +13,10 @@ from divconq.distributed.collectives import rank
 
 
 class Progress:
-    """A bar over all epochs: epoch, K, loss, R@1, images/s and the time left; ``done`` steps were made before."""
+    """A progress bar over all epochs, with epoch, K, loss, R@1, images/s and the time left.
+
+    ``done`` is the number of steps that were made before the run was resumed.
+    """
 
     def __init__(self, epochs: int, steps: int, batch: int, done: int = 0) -> None:
         self.epochs, self.batch = epochs, batch
@@ -30,28 +33,28 @@ class Progress:
         self.figures: dict[str, str] = {}
 
     def epoch(self, epoch: int, k: int) -> None:
-        """A new epoch begins, with ``k`` clusters."""
+        """Show a new epoch with ``k`` clusters."""
         self.bar.set_description(f"epoch {epoch + 1}/{self.epochs} K={k}", refresh=False)
 
     def show(self, record: Mapping[str, Any]) -> None:
-        """The figures of the epoch that has just ended."""
+        """Show the loss and the scores of a record."""
         names = {"loss": "loss", "recall@1": "R@1", "val_recall@1": "val R@1"}
         self.figures |= {names[name]: f"{record[name]:.3f}" for name in names if name in record}
         self.bar.set_postfix(self.figures, refresh=False)
 
     def step(self, loss: float | None) -> None:
-        """One batch is done; ``loss`` is the latest that is known."""
+        """Count one batch; ``loss`` is the latest known loss."""
         if loss is not None:
             self.show({"loss": loss})
         self.bar.update(self.batch)
 
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """Stop updating the bar and leave it on the screen."""
         self.bar.close()
 
 
 class Clock:
-    """Seconds spent in each phase, on top of those spent ``before``.
+    """Counts the seconds of each phase, in addition to those ``before``.
 
     >>> clock = Clock({"divide": 2.0})
     >>> with clock("train"):
@@ -67,7 +70,7 @@ class Clock:
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        """Count the time of the block towards ``phase``."""
+        """Add the time of the ``with`` block to ``phase``."""
         self.phase = phase, time.perf_counter()
         try:
             yield
@@ -76,7 +79,7 @@ class Clock:
             self.phase = None
 
     def so_far(self) -> dict[str, float]:
-        """The seconds of each phase, with those of the one that is not over yet."""
+        """Return the seconds of each phase, including the phase in progress."""
         seconds = self.seconds.copy()
         if self.phase is not None:
             phase, start = self.phase

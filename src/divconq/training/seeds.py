@@ -1,4 +1,4 @@
-"""The global random generators, which dropout, losses and miners draw from: seeded, kept, and set back."""
+"""The global random generators that dropout, losses and miners use: seeding, saving, restoring."""
 
 import random
 from typing import Any
@@ -7,8 +7,17 @@ import numpy as np
 import torch
 
 
+def epoch_seed(seed: int, epoch: int) -> int:
+    """Return the seed of everything random in an epoch, so that a resumed run draws the same numbers.
+
+    >>> epoch_seed(0, 3), epoch_seed(1, 3)
+    (3, 1000006)
+    """
+    return (seed * 1_000_003 + epoch) % 2**63
+
+
 def seed_all(seed: int) -> None:
-    """Seed torch on every device, numpy and Python.
+    """Seed torch on all devices, numpy and Python.
 
     >>> seed_all(3); first = torch.rand(1), random.random(), np.random.rand()
     >>> seed_all(3); first == (torch.rand(1), random.random(), np.random.rand())
@@ -20,7 +29,7 @@ def seed_all(seed: int) -> None:
 
 
 def generator_states(device: torch.device) -> dict[str, Any]:
-    """Where the generators are, in a form that is loaded without executing anything.
+    """Return the states of all generators as tensors and plain values, which load without executing code.
 
     >>> cpu = torch.device("cpu")
     >>> states = generator_states(cpu); first = torch.rand(1), random.random(), np.random.rand()
@@ -39,7 +48,7 @@ def generator_states(device: torch.device) -> dict[str, Any]:
 
 
 def set_generator_states(states: dict[str, Any], device: torch.device) -> None:
-    """Set the generators back to where they were; one of a GPU only where there is one now."""
+    """Restore the states of all generators; that of a GPU only on a GPU."""
     torch.set_rng_state(states["torch"])
     name, keys, *rest = states["numpy"]
     np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))

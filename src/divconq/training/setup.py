@@ -1,12 +1,12 @@
-"""Everything a run needs, built from its config and checked before a single file is written."""
+"""From a config to the parts of a run; all input is checked before a file is written."""
 
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
-from divconq.accel.device import pick_device
+from divconq.accel.device import pick_device, uses_bf16
 from divconq.accel.folding import fold_batchnorm_
 from divconq.accel.graphs import load_compiler, start_compiler
 from divconq.config import Config
@@ -17,21 +17,21 @@ from divconq.data.images.files import check_readable
 from divconq.data.images.placement import resident
 from divconq.data.images.workers import meanwhile
 from divconq.distributed.collectives import share_batchnorm, size
+from divconq.divide_and_conquer import DivideAndConquer
 from divconq.losses import make_loss
-from divconq.masks import Masks
 from divconq.model import Embedder, import_file, make_model
-from divconq.objective import Objective
 from divconq.training.datasets import open_data
 from divconq.training.embedding import Forward, fast_features
 from divconq.training.optimizer import make_optimizer
 from divconq.training.scoring import check_test_images, embed_images, search_scores, train_recall
+from divconq.training.step import TrainingStep
 
-KINDS = 64  # of each function that may be compiled in one process, for runs with other settings
+COMPILED_VARIANTS = 64  # of each function that one process may compile, for runs with different settings
 
 
 @dataclass(frozen=True)
 class Job:
-    """The parts that take part in training."""
+    """The parts of a run: data, network, algorithm, optimiser."""
 
     config: Config
     device: torch.device
@@ -40,30 +40,46 @@ class Job:
     test: ImageSet
     gallery: ImageSet | None
     gallery_draws: int
-    changes: Augmentation
+    augmentation: Augmentation
     model: Embedder
-    masks: Masks
-    loss: nn.Module
-    objective: Objective
+    dc: DivideAndConquer
     optimizer: Optimizer
-    forward: Forward | None  # a fast form of ``see_features``, on a GPU
+    forward: Forward | None  # the compiled embedding pass, on a GPU
 
     @property
     def fast(self) -> bool:
-        """Whether the step is to be compiled and captured."""
+        """Whether the step is compiled and captured."""
         return self.forward is not None
 
+    def step(self) -> TrainingStep:
+        """Return the training step."""
+        bf16 = uses_bf16(self.config.runtime.precision, self.device)
+        return TrainingStep(self.model, self.dc.objective, self.optimizer, bf16=bf16, fast=self.fast)
+
     def embed(self, images: ImageSet, *, features: bool = False) -> Tensor:
-        """All images as unit vectors of the conquered space, or as the backbone's features."""
-        mask = None if features else self.masks.conquer().detach()
+        """Return all images as unit vectors of the conquered space, or as the features of the backbone."""
+        mask = None if features else self.dc.masks.conquer().detach()
         return embed_images(self.config, self.model, images, mask, features=features, fast=self.forward)
 
-    def scores(self, train: Tensor | None = None) -> dict[str, float]:
-        """How well the conquered space searches the test classes and those held out (``val_...``).
+    def embed_to_divide(self, embeddings: Tensor | None = None) -> Tensor | None:
+        """Return what the next division clusters; ``embeddings`` of the training images are used if given."""
+        if not self.dc.needs_embeddings:
+            return None
+        if self.config.division.cluster_on == "features":
+            return self.embed(self.train, features=True)
+        return self.embed(self.train) if embeddings is None else embeddings
 
-        With the training images, as ``embed`` gives them, also how well they find each other.
+    def evaluates(self, epoch: int) -> bool:
+        """Whether the model is evaluated after ``epoch``."""
+        done = epoch + 1
+        return done % self.config.evaluation.every == 0 or done == self.config.optimisation.epochs
+
+    def scores(self, train: Tensor | None = None) -> dict[str, float]:
+        """Return the retrieval scores of the conquered space on the test classes and held-out classes (``val_...``).
+
+        With the embeddings ``train`` of the training images, also their ``train_recall@1``.
         """
-        mask = self.masks.conquer().detach()
+        mask = self.dc.masks.conquer().detach()
         scores = search_scores(
             self.config,
             self.model,
@@ -74,68 +90,32 @@ class Job:
             fast=self.forward,
         )
         if self.validation is not None:
-            held = search_scores(self.config, self.model, mask, self.validation, fast=self.forward)
-            scores |= {f"val_{name}": score for name, score in held.items()}
+            held_out = search_scores(self.config, self.model, mask, self.validation, fast=self.forward)
+            scores |= {f"val_{name}": score for name, score in held_out.items()}
         if train is not None:
             scores |= train_recall(self.config, train, self.train)
         return scores
 
 
 def prepare(config: Config) -> Job:
-    """Open the data and build network, masks, loss and optimiser; bad input ends here."""
-    device = pick_device(config.device)
-    if config.import_file is not None:
-        import_file(config.import_file)
+    """Open the data and build network, algorithm and optimiser; bad input raises ValueError here."""
+    device = pick_device(config.runtime.device)
+    if config.model.import_file is not None:
+        import_file(config.model.import_file)
     data, validation = open_data(config)
     if validation is not None:
-        held = replace(data, test=validation, gallery=None)
-        check_test_images(held, config.ks, config.same_camera, called="held-out")
-    _check_shares(config.batch, data, validation)
+        held_out = replace(data, test=validation, gallery=None)
+        check_test_images(
+            held_out, config.evaluation.ks, config.evaluation.same_camera, called="held-out"
+        )
+    _check_shares(config.optimisation.batch, data, validation)
     compiles = _compiles(config, device)
-    # One while the images to train on are decoded, one while those to test on are.
+    # The compiler is started and loaded in the background while images are decoded.
     with meanwhile(*(start_compiler, load_compiler) if compiles else ()):
         data, validation = _read(config, data, validation, device)
-    torch.manual_seed(config.seed)
-    model = make_model(
-        config.backbone,
-        config.dim,
-        pretrained=config.pretrained,
-        weights=config.backbone_weights,
-        pooling=config.pooling,
-        dropout=config.dropout,
-        mean=config.mean,
-        std=config.std,
-        freeze_batchnorm=config.freeze_batchnorm,
-    )
-    if config.freeze_batchnorm and compiles:
-        side = config.image_size  # one image, on the CPU: a GPU would set up its libraries first
-        fold_batchnorm_(model, torch.linspace(0, 1, 3 * side * side).view(1, 3, side, side))
-    model = model.to(device)
-    if not config.freeze_batchnorm:
-        model.backbone = share_batchnorm(model.backbone, device)
-    model = model.to(memory_format=torch.channels_last)
-    masks = Masks(config.dim, config.k_max, config.masks, config.conquer)
-    loss = make_loss(
-        config.loss,
-        config.loss_args,
-        num_classes=len(data.train.names),
-        dim=config.dim,
-        miner=config.miner,
-        miner_arguments=config.miner_args,
-    )
-    objective = Objective(loss, masks, config.overlap_weight).to(device)
-    optimizer = make_optimizer(
-        model,
-        masks,
-        loss,
-        lr=config.lr,
-        weight_decay=config.weight_decay,
-        mask_lr_scale=config.mask_lr_scale,
-        mask_weight_decay=config.mask_weight_decay,
-        loss_lr_scale=config.loss_lr_scale,
-        norm_weight_decay=config.norm_weight_decay,
-        head_lr_scale=config.head_lr_scale,
-    )
+    torch.manual_seed(config.optimisation.seed)
+    model = _network(config, device, compiles)
+    dc, optimizer = _algorithm(config, data.train, model, device)
     return Job(
         config,
         device,
@@ -144,21 +124,89 @@ def prepare(config: Config) -> Job:
         data.test,
         data.gallery,
         data.gallery_draws,
-        augmentation(config.augmentation, config.crop, config.crop_scale),
+        augmentation(config.data.augmentation, config.data.crop, config.data.crop_scale),
         model,
-        masks,
-        loss,
-        objective,
+        dc,
         optimizer,
-        _fast(model) if compiles else None,
+        _fast_forward(model) if compiles else None,
     )
+
+
+def _network(config: Config, device: torch.device, compiles: bool) -> Embedder:
+    """Build the network on its device, with frozen BatchNorm folded away where it is compiled."""
+    settings = config.model
+    model = make_model(
+        settings.backbone,
+        settings.dim,
+        pretrained=settings.pretrained,
+        weights=settings.backbone_weights,
+        pooling=settings.pooling,
+        dropout=settings.dropout,
+        mean=settings.mean,
+        std=settings.std,
+        freeze_batchnorm=settings.freeze_batchnorm,
+    )
+    if settings.freeze_batchnorm and compiles:
+        side = config.data.image_size  # one image on the CPU: a GPU would first set up its libraries
+        fold_batchnorm_(model, torch.linspace(0, 1, 3 * side * side).view(1, 3, side, side))
+    model = model.to(device)
+    if not settings.freeze_batchnorm:
+        model.backbone = share_batchnorm(model.backbone, device)
+    return model.to(memory_format=torch.channels_last)
+
+
+def _algorithm(
+    config: Config, train: ImageSet, model: Embedder, device: torch.device
+) -> tuple[DivideAndConquer, Optimizer]:
+    """Build the loss, the optimiser and the algorithm that joins them."""
+    division, masks, training = config.division, config.masks, config.optimisation
+    loss = make_loss(
+        config.loss.name,
+        config.loss.args,
+        num_classes=len(train.names),
+        dim=config.model.dim,
+        miner=config.loss.miner,
+        miner_arguments=config.loss.miner_args,
+    ).to(device)
+    optimizer = make_optimizer(
+        model,
+        lr=training.lr,
+        weight_decay=training.weight_decay,
+        norm_weight_decay=training.norm_weight_decay,
+        head_lr_scale=training.head_lr_scale,
+    )
+    dc = DivideAndConquer(
+        loss,
+        train.labels,
+        optimizer,
+        dim=config.model.dim,
+        batch=training.batch,
+        per_class=training.per_class,
+        division=division.strategy,
+        k_max=division.k_max,
+        divide_every=division.divide_every,
+        cluster_order=division.cluster_order,
+        freeze_backbone_epochs=division.freeze_backbone_epochs,
+        finetune_from=division.finetune_from,
+        groups=train.groups,
+        masks=masks.kind,
+        overlap_weight=masks.overlap_weight,
+        mask_split_noise=masks.split_noise,
+        mask_reset=masks.reset,
+        conquer=masks.conquer,
+        mask_lr=training.lr * masks.lr_scale,
+        mask_weight_decay=masks.weight_decay,
+        loss_lr=training.lr * config.loss.lr_scale,
+        seed=training.seed,
+    )
+    return dc, optimizer
 
 
 def _read(
     config: Config, data: Dataset, validation: ImageSet | None, device: torch.device
 ) -> tuple[Dataset, ImageSet | None]:
-    """The images decoded, once, and near the device; without a cache only seen to be readable."""
-    if config.cache:
+    """Decode all images once and place them near the device; without a cache, only check that they are readable."""
+    if config.runtime.cache:
         data = replace(
             data,
             train=cached(data.train),
@@ -176,25 +224,26 @@ def _read(
 
 
 def _check_shares(batch: int, data: Dataset, validation: ImageSet | None) -> None:
-    """Refuse more processes than there are images to share out."""
+    """Raise ValueError if there are more processes than images to share."""
     sets = (data.train, validation, data.test, data.gallery)
     fewest = min(batch, *(len(images) for images in sets if images is not None))
     if fewest < size():
         raise ValueError(
-            f"{size()} processes share the images of a batch and of every split, got {fewest} to share; start at "
-            f"most {fewest}, or raise --batch"
+            f"{size()} processes share the images of every batch and split, and there are only {fewest} to share; "
+            f"start at most {fewest} processes, or raise --batch"
         )
 
 
 def _compiles(config: Config, device: torch.device) -> bool:
-    """Whether to compile and capture; BatchNorm that talks to other processes cannot be."""
-    return config.compile == "auto" and device.type == "cuda" and (config.freeze_batchnorm or size() == 1)
+    """Whether to compile and capture; BatchNorm that synchronises with other processes cannot be captured."""
+    alone = config.model.freeze_batchnorm or size() == 1
+    return config.runtime.compile == "auto" and device.type == "cuda" and alone
 
 
 def _resident(
     data: Dataset, validation: ImageSet | None, device: torch.device
 ) -> tuple[Dataset, ImageSet | None]:
-    """The images in the memory of a GPU, as far as there is room: those to train on first."""
+    """Move the images into the memory of a GPU as far as there is room, training images first."""
     sets = (data.train, validation, data.test, data.gallery)
     moved = iter(resident([images for images in sets if images is not None], device))
     train, validation, test, gallery = (images and next(moved) for images in sets)
@@ -203,9 +252,9 @@ def _resident(
     return replace(data, train=train, test=test, gallery=gallery), validation
 
 
-def _fast(model: Embedder) -> Forward:
-    """What embeds images, made fast; what earlier runs of this process compiled is used again where it fits."""
+def _fast_forward(model: Embedder) -> Forward:
+    """Return the compiled embedding pass; code that earlier runs of this process compiled is used again."""
     import torch._dynamo.config
 
-    torch._dynamo.config.cache_size_limit = max(KINDS, torch._dynamo.config.cache_size_limit)
+    torch._dynamo.config.cache_size_limit = max(COMPILED_VARIANTS, torch._dynamo.config.cache_size_limit)
     return fast_features(model)

@@ -1,8 +1,8 @@
-"""One step of training: embed a batch, compare it in its subspace, follow the gradient.
+"""One training step: embed a batch, compute the loss in its subspace, update the parameters.
 
-On a GPU the same step is made fast in ways that do not change what it computes: network and loss are compiled,
-and all of it is captured as one CUDA graph. A loss that cannot be captured, since it reads from the device, say,
-runs by itself beside a captured network; so does that of several processes, each of which embeds its share.
+On a GPU, network and loss are compiled and the whole step is captured as one CUDA graph; the result is the same up
+to rounding. If the loss cannot be captured, for example because it reads from the device, only the network is
+captured. The same holds for several processes, each of which embeds its share of the batch.
 """
 
 import warnings
@@ -20,18 +20,18 @@ from divconq.losses import MarginLoss, NPairsLoss
 from divconq.model import Embedder
 from divconq.objective import Objective
 
-COMPILED_LOSSES = (MarginLoss, NPairsLoss)  # the triplet losses sort, which compiles for a minute
+COMPILED_LOSSES = (MarginLoss, NPairsLoss)  # the triplet losses sort, which takes a minute to compile
 
 Outcome: TypeAlias = tuple[Tensor, Tensor]
 Way: TypeAlias = Literal["whole", "network", "plain"]
 
 
 class TrainingStep:
-    """Trains on a batch with its labels and its cluster (None: in the conquered space).
+    """Trains on a batch of images with its labels and its cluster; cluster None is the conquered space.
 
-    Of several processes each gives its own share of the images, and the labels of all.
-    Returns the loss, and whether all embeddings were finite, without reading them from the device. ``fast``
-    captures the whole step, or else the network alone, or else runs it plainly; ``way`` says which it is.
+    Returns the loss and whether all embeddings are finite, as tensors on the device. With several processes, each
+    passes its share of the images and the labels of the whole batch. With ``fast``, the step tries to capture
+    everything, then the network alone, then runs without capture; ``way`` names the way in use.
 
     >>> from divconq.masks import Masks
     >>> from divconq.model import SmallNet
@@ -63,7 +63,7 @@ class TrainingStep:
             try:
                 return self._fast(x, labels, cluster)
             except (torch.cuda.OutOfMemoryError, ConnectionError):
-                raise  # a slower way needs more, or all the others as well
+                raise  # a slower way would not help
             except Exception as error:
                 self._fall_back(error)
         return self._step(partial(self._forward_shared, self.network), x, labels, cluster)
@@ -79,16 +79,16 @@ class TrainingStep:
     def _forward_shared(
         self, network: Callable[[Tensor], Tensor], x: Tensor, labels: Tensor, cluster: Tensor | None = None
     ) -> Outcome:
-        """The same of a batch that is shared out: every process embeds its images and compares all of them."""
+        """Embed this process's share of the batch and compute the loss of the whole batch."""
         with own_randomness():
             f = network(x)
-        return self._compare(gather(f, len(labels)), labels, cluster)
+        return self._loss(gather(f, len(labels)), labels, cluster)
 
-    def _compare(self, f: Tensor, labels: Tensor, cluster: Tensor | None) -> Outcome:
+    def _loss(self, f: Tensor, labels: Tensor, cluster: Tensor | None) -> Outcome:
         return self.objective(f, labels, cluster), f.detach().isfinite().all()
 
     def _fast(self, x: Tensor, labels: Tensor, cluster: Tensor | None) -> Outcome:
-        """Run the step the way it was captured for batches of this kind."""
+        """Run the captured step for batches of this kind."""
         rests = not next(self.model.backbone.parameters()).requires_grad
         kind = (cluster is None, rests)
         if kind not in self.captured:
@@ -96,19 +96,19 @@ class TrainingStep:
         return self.captured[kind](x, labels) if cluster is None else self.captured[kind](x, labels, cluster)
 
     def _capture_whole(self) -> Callable[..., Outcome]:
-        """The step as one graph, network and loss compiled apart: with another loss the network is compiled already."""
+        """Capture the step as one graph. Network and loss are compiled separately, so that another loss reuses the network."""
         self.network.compile(dynamic=False)
-        compare = self._compare
+        loss_of = self._loss
         if isinstance(self.objective.loss, COMPILED_LOSSES):
-            compare = torch.compile(compare, dynamic=False, options=untuned())
+            loss_of = torch.compile(loss_of, dynamic=False, options=untuned())
 
         def forward(x: Tensor, labels: Tensor, cluster: Tensor | None = None) -> Outcome:
-            return compare(self.network(x), labels, cluster)
+            return loss_of(self.network(x), labels, cluster)
 
         return Captured(partial(self._step, forward), self.device)  # type: ignore[return-value]
 
     def _capture_network(self, x: Tensor) -> Callable[..., Outcome]:
-        """The network as two graphs, forward and backward, the rest as it is."""
+        """Capture the network as two graphs, forward and backward; the loss is not captured."""
         network = Network(self.model, self.network.bf16)
         network.forward = torch.compile(network.forward, dynamic=False)  # type: ignore[method-assign]
         with recovery(self.device):
@@ -116,7 +116,7 @@ class TrainingStep:
         return partial(self._step, partial(self._forward_shared, cast(nn.Module, captured)))
 
     def _fall_back(self, error: Exception) -> None:
-        """Take the next slower way, and say so once."""
+        """Switch to the next slower way and warn once."""
         self.captured.clear()
         reason = first_line(error)
         if self.way == "whole":
@@ -127,12 +127,12 @@ class TrainingStep:
         else:
             self.way = "plain"
             self.network = Network(self.model, self.network.bf16)
-            message = f"the network cannot be compiled or captured ({reason}); training runs without, slower"
-        warnings.warn(f"{message}. --compile off leaves out the attempt", stacklevel=3)
+            message = f"the network cannot be compiled or captured ({reason}); training continues without, more slowly"
+        warnings.warn(f"{message}. --compile off skips the attempt", stacklevel=3)
 
 
 class Network(nn.Module):
-    """The model in the precision of training.
+    """The model in training precision.
 
     >>> from divconq.model import SmallNet
     >>> Network(Embedder(SmallNet(), 160, 8), bf16=True)(torch.rand(4, 3, 32, 32)).dtype
@@ -144,7 +144,7 @@ class Network(nn.Module):
         self.model, self.bf16 = model, bf16
 
     def forward(self, x: Tensor) -> Tensor:
-        """f(x) of a batch."""
+        """Return f(x) of a batch."""
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16, cache_enabled=False):
             f: Tensor = self.model(x)
             return f

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: a run finishes its step, keeps its state and stops."""
+"""Ctrl-C and SIGTERM: the run finishes its step, writes a checkpoint and stops."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Stopped(KeyboardInterrupt):
-    """A run was told to stop by a signal; ``code`` is the exit code this calls for.
+    """Raised when a signal has stopped the run; ``code`` is the exit code of the process.
 
     >>> Stopped(signal.SIGTERM).code
     143
@@ -20,10 +20,10 @@ class Stopped(KeyboardInterrupt):
 
 
 class StopSignals:
-    """Within ``with``, notes that SIGINT or SIGTERM asked to stop, for a run that ends after its step.
+    """Within ``with``, records SIGINT and SIGTERM, so that the run can stop after its current step.
 
-    The second signal raises ``Stopped`` at once, and so does any before ``patient`` is set. Outside of the main
-    thread, which alone is told of signals, it does nothing.
+    A second signal raises ``Stopped`` immediately; so does the first one while ``patient`` is False. Python delivers
+    signals to the main thread only: in other threads this class does nothing.
 
     >>> with StopSignals() as stop:
     ...     stop.patient = True
@@ -39,28 +39,28 @@ class StopSignals:
 
     @property
     def wished(self) -> bool:
-        """Whether the run is to stop."""
+        """Whether a signal has asked the run to stop."""
         return self.number is not None
 
     def stopped(self) -> Stopped:
-        """What to raise once the state is kept."""
+        """Return the exception to raise after the checkpoint is written."""
         return Stopped(self.number or signal.SIGINT)
 
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self.before[number] = signal.signal(number, self._note)
+                self.before[number] = signal.signal(number, self._record)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
-    def _note(self, number: int, _: FrameType | None) -> None:
+    def _record(self, number: int, _: FrameType | None) -> None:
         at_once = self.wished or not self.patient
         self.number = number
         if at_once:
             raise self.stopped()
         os.write(
-            2, b"\nstopping after this step; once more stops at once\n"
-        )  # print might be in the midst of it
+            2, b"\nstopping after this step; press again to stop immediately\n"
+        )  # print is not safe inside a signal handler

@@ -35,7 +35,7 @@ def images_of(n=30, *, as_map=True):
 
 def plan_of(steps=6, batch=8, n=30):
     indices = torch.randint(n, (steps, batch), generator=seeded(2))
-    return EpochPlan(torch.arange(steps) % 3, indices, waiting=0, lonely=0)
+    return EpochPlan(torch.arange(steps) % 3, indices, left_out=0, without_positive=0)
 
 
 def plain_loop(images, plan, changes, seed):

@@ -52,7 +52,7 @@ def members(classes, clusters):
 
 
 def drawable(classes, clusters, m):
-    """The same, without clusters that cannot be used and, with ``m``, without lonely images."""
+    """The same, without clusters that cannot be used and, with ``m``, without images that have no positive."""
     found = {}
     for cluster, groups in members(classes, clusters).items():
         pairs = {klass: images for klass, images in groups.items() if len(images) >= 2}
@@ -137,9 +137,9 @@ def test_plan(problem):
     assert len(plan) == steps
     assert plan.indices.shape == (steps, batch)
     sizes = {cluster: sum(map(len, groups.values())) for cluster, groups in pools.items()}
-    assert plan.waiting == n - sum(sizes.values())
+    assert plan.left_out == n - sum(sizes.values())
     every = [images for groups in members(classes, clusters).values() for images in groups.values()]
-    assert plan.lonely == sum(len(images) == 1 for images in every)
+    assert plan.without_positive == sum(len(images) == 1 for images in every)
 
     batches = {}
     for cluster, index in plan:
@@ -230,14 +230,14 @@ def test_images_are_drawn_equally_often_on_average():
     assert torch.allclose(count, torch.tensor(1.0), atol=0.1)
 
 
-def test_waiting_and_lonely():
+def test_images_left_out_and_without_positive():
     classes = torch.tensor([0, 0, 1, 1, 2, 3, 3, 4])
     clusters = torch.tensor([0, 0, 0, 0, 0, 1, 1, 1])  # in cluster 1 only class 3 has a pair
     plan = plan_epoch(classes, clusters, 2, batch=4, seed=0, epoch=0)
-    assert (plan.waiting, plan.lonely) == (3, 2)
+    assert (plan.left_out, plan.without_positive) == (3, 2)
     assert set(plan.indices.flatten().tolist()) == {0, 1, 2, 3, 4}
     plan = plan_epoch(classes, clusters, 2, batch=4, per_class=2, seed=0, epoch=0)
-    assert (plan.waiting, plan.lonely) == (4, 2)
+    assert (plan.left_out, plan.without_positive) == (4, 2)
     assert set(plan.indices.flatten().tolist()) == {0, 1, 2, 3}
 
 

@@ -1,24 +1,22 @@
-"""Which images make up which batch: a whole epoch is planned at once, a pure function of its arguments.
+"""Which images make up which batch. A whole epoch is planned before it starts; the plan is a pure function.
 
 Steps
-    An epoch is ``ceil(n / batch)`` steps; each draws exactly ``batch`` images of one cluster. A cluster is
-    usable if at least two of its classes have at least two images there; other clusters wait. The usable ones
-    share the steps in proportion to the images that can be drawn from them (largest remainder, at least one
-    step each). With fewer steps than usable clusters they take turns: a step each, and the next epoch goes on
-    where this one stopped, so that all have been served after ``ceil(usable / steps)`` epochs.
+    An epoch has ``ceil(n / batch)`` steps. Each step draws exactly ``batch`` images from one usable cluster (see
+    ``divconq.division.usable_clusters``); images of other clusters are left out. The usable clusters share the
+    steps in proportion to the images that can be drawn from them, by largest remainder and with at least one step
+    each. If there are fewer steps than usable clusters, each step serves another cluster and the next epoch
+    continues where this one stopped: after ``ceil(usable / steps)`` epochs, every cluster has been served.
 
 Uniform batches (``per_class`` is None)
-    A cluster's images are dealt like a deck of cards, reshuffled when it runs out. Over an epoch each of them
-    is drawn ``draws / images`` times, rounded down or up; so it is within a batch that is larger than its
-    cluster, and otherwise no image is twice in a batch. With one cluster every epoch sees every image.
+    The images of a cluster are dealt like a deck of cards that is reshuffled when it runs out. In an epoch, each
+    image is drawn ``draws / images`` times, rounded down or up. A batch contains no image twice, unless the batch
+    is larger than its cluster. With one cluster, every epoch draws every image.
 
-``per_class = m``: a batch is ``g = batch / m`` groups of ``m`` images of a class
-    A class with one image in its cluster waits. The other C classes are in every batch of the cluster
-    ``g / C`` times, rounded down or up: at most once if ``C >= g``. The groups above ``g // C`` are given to
-    classes in proportion to their images: a class with the share p of the images gets p of them, rounded at
-    random down or up, but no more than one in each step (what is cut off there goes to the others). Within a
-    class the images are dealt as above. So if ``C >= g`` and a cluster's steps make up its images, an epoch
-    leaves out fewer than m images of a class, unless the class has a group in every batch already.
+``per_class = m``: a batch has ``g = batch / m`` groups, each of ``m`` images of one class
+    A class with one image in its cluster is left out. Each of the other C classes is in every batch ``g / C``
+    times, rounded down or up: at most once if ``C >= g``. The remaining ``g % C`` groups go to classes in
+    proportion to their number of images, rounded at random, with at most one such group per class and step.
+    Within a class, the images are dealt as above.
 """
 
 from collections.abc import Iterator
@@ -31,6 +29,8 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
+from divconq.division import usable_clusters
+
 ORDERS = ("random", "round_robin")
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -38,21 +38,21 @@ Ints: TypeAlias = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The cluster of each step and the images it draws; iterating gives one pair per step.
+    """The cluster and the images of each step; iteration yields one pair per step.
 
-    ``waiting`` images cannot be drawn: their cluster is unusable or, with ``per_class``, their class has no
-    other image there. ``lonely`` images have no other of their class in their cluster: at best they are
-    negatives.
+    ``left_out`` counts the images that cannot be drawn: their cluster is unusable or, with ``per_class``, it has no
+    other image of their class. ``without_positive`` counts the images that have no other of their class in their
+    cluster; they serve as negatives at best.
 
-    >>> plan = EpochPlan(torch.tensor([1, 0]), torch.tensor([[4, 5], [2, 3]]), waiting=0, lonely=0)
+    >>> plan = EpochPlan(torch.tensor([1, 0]), torch.tensor([[4, 5], [2, 3]]), left_out=0, without_positive=0)
     >>> [(cluster, index.tolist()) for cluster, index in plan]
     [(1, [4, 5]), (0, [2, 3])]
     """
 
     clusters: Int64[Tensor, " steps"]
     indices: Int64[Tensor, "steps batch"]
-    waiting: int
-    lonely: int
+    left_out: int
+    without_positive: int
 
     def __len__(self) -> int:
         return len(self.clusters)
@@ -62,7 +62,7 @@ class EpochPlan:
 
 
 def plan_epoch(
-    classes: Int64[Tensor, " n"],
+    labels: Int64[Tensor, " n"],
     clusters: Int64[Tensor, " n"],
     k: int,
     *,
@@ -74,24 +74,24 @@ def plan_epoch(
 ) -> EpochPlan:
     """Plan ``ceil(n / batch)`` batches, each from one of the ``k`` clusters.
 
-    ``order`` is the order of the steps: shuffled, or cycling through the clusters that have steps left.
+    ``order`` is the order of the steps: ``random``, or ``round_robin`` over the clusters that have steps left.
 
-    >>> classes, clusters = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]), torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
-    >>> plan = plan_epoch(classes, clusters, 2, batch=4, order="round_robin", seed=0, epoch=0)
+    >>> labels, clusters = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]), torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+    >>> plan = plan_epoch(labels, clusters, 2, batch=4, order="round_robin", seed=0, epoch=0)
     >>> [(cluster, sorted(index.tolist())) for cluster, index in plan]
     [(0, [0, 1, 2, 3]), (1, [4, 5, 6, 7])]
     """
-    n = len(classes)
+    n = len(labels)
     _check(n, clusters, k, batch, per_class, order)
     cluster_of = clusters.cpu().numpy()
-    pools, pool_of = np.unique(np.stack([cluster_of, classes.cpu().numpy()]), axis=1, return_inverse=True)
+    pools, pool_of = np.unique(np.stack([cluster_of, labels.cpu().numpy()]), axis=1, return_inverse=True)
     pool_of = pool_of.reshape(-1)  # numpy 2.0 gives it a second axis
-    company = np.bincount(pool_of)  # images of each (cluster, class)
-    usable = np.bincount(pools[0, company >= 2], minlength=k) >= 2
+    company = np.bincount(pool_of)  # number of images of each (cluster, class)
+    usable = usable_clusters(clusters.cpu(), labels.cpu(), k).numpy()
     if not usable.any():
         raise ValueError(
             f"at least one cluster must have two classes with two images each, got none among {n} images of "
-            f"{len(classes.unique())} classes in {k} clusters; use "
+            f"{len(labels.unique())} classes in {k} clusters; use "
             + ("data with more images per class" if k == 1 else "fewer clusters")
         )
     drawable = usable[cluster_of]
@@ -114,8 +114,8 @@ def plan_epoch(
     return EpochPlan(
         clusters=torch.from_numpy(schedule),
         indices=torch.from_numpy(indices),
-        waiting=n - len(images),
-        lonely=int((company == 1).sum()),
+        left_out=n - len(images),
+        without_positive=int((company == 1).sum()),
     )
 
 
@@ -146,7 +146,7 @@ def _check(n: int, clusters: Tensor, k: int, batch: int, per_class: int | None, 
 
 
 def _share(steps: int, weights: Ints, epoch: int) -> Ints:
-    """Share the steps in proportion to the weights: by largest remainder, and at least one for each."""
+    """Share the steps in proportion to the weights, by largest remainder and with at least one each."""
     usable = np.flatnonzero(weights)
     given = np.zeros_like(weights)
     if steps < len(usable):
@@ -154,24 +154,24 @@ def _share(steps: int, weights: Ints, epoch: int) -> Ints:
         return given
     given[usable] = 1
     for _ in range(steps - len(usable)):
-        given[np.argmax(steps * weights - given * weights.sum())] += 1  # the one farthest below its share
+        given[np.argmax(steps * weights - given * weights.sum())] += 1  # the cluster farthest below its share
     return given
 
 
 def _round_robin(schedule: Ints, steps: Ints) -> Ints:
-    """Reorder the sorted schedule: one step of each cluster at a time."""
+    """Reorder the sorted schedule so that the clusters take turns."""
     turn = np.concatenate([np.arange(s) for s in steps])
     return schedule[np.argsort(turn, kind="stable")]
 
 
 class _Deck:
-    """Shuffled images to deal: each once before any comes again, none twice in a hand if avoidable."""
+    """Deals shuffled images: each once before any comes again, and none twice in a hand if avoidable."""
 
     def __init__(self, shuffled: Ints, rng: np.random.Generator) -> None:
         self.order, self.at, self.rng = shuffled, 0, rng
 
     def deal(self, size: int) -> Ints:
-        """Deal ``size`` images; a hand larger than the deck holds the whole deck as often as it can."""
+        """Deal ``size`` images; a hand larger than the deck contains the whole deck as often as possible."""
         whole, part = divmod(size, len(self.order))
         hand = self.order[self.at : self.at + part]
         self.at += part
@@ -188,7 +188,7 @@ class _Deck:
 
 
 def _uniform(members: Ints, steps: int, batch: int, rng: np.random.Generator) -> Ints:
-    """For each step ``batch`` images."""
+    """Return ``batch`` images for each step."""
     deck = _Deck(rng.permutation(members), rng)
     return np.stack([deck.deal(batch) for _ in range(steps)])
 
@@ -196,7 +196,7 @@ def _uniform(members: Ints, steps: int, batch: int, rng: np.random.Generator) ->
 def _by_class(
     members: Ints, classes: Ints, steps: int, groups: int, per_class: int, rng: np.random.Generator
 ) -> Ints:
-    """For each step ``groups`` groups of ``per_class`` images of a class, those of one class side by side."""
+    """Return ``groups`` groups of ``per_class`` images of one class for each step; a class stays together."""
     members = members[np.lexsort((rng.random(len(members)), classes))]  # shuffled within each class
     owned = np.unique(classes, return_counts=True)[1]
     decks = [_Deck(images, rng) for images in np.split(members, np.cumsum(owned)[:-1])]
@@ -214,8 +214,8 @@ def _by_class(
 def _quotas(sizes: Ints, steps: int, count: int, rng: np.random.Generator) -> Ints:
     """Share ``steps * count`` places among classes in proportion to size, at most ``steps`` for each.
 
-    What is left after the classes that fill every step is rounded by one random offset along the running sum
-    of the shares, so that each class gets its share rounded down or up, and exactly its share on average.
+    Classes that would exceed ``steps`` places get one in each step. The other shares are rounded down or up by one
+    random offset along their running sum, so that on average each class gets exactly its share.
     """
     places, free = np.full(len(sizes), steps), np.ones(len(sizes), dtype=bool)
     while (full := free & (sizes * count >= sizes[free].sum())).any():
@@ -229,11 +229,10 @@ def _quotas(sizes: Ints, steps: int, count: int, rng: np.random.Generator) -> In
 
 
 def _spread(places: Ints, steps: int, count: int, rng: np.random.Generator) -> Iterator[Ints]:
-    """Choose ``count`` classes for each step, so that each is chosen as often as it has places.
+    """Yield ``count`` classes for each step, such that each class is drawn as often as it has places.
 
-    They are drawn without replacement with the places left as weights (the smallest of exponential variables
-    with these rates). A class with as many places as there are steps left is always chosen, and with this all
-    places are filled.
+    They are drawn without replacement, weighted by the places left (the smallest of exponential variables with
+    these rates). A class with as many places as steps left is always drawn, so that all places are filled.
     """
     left = places.astype(np.float64)
     for remaining in range(steps, 0, -1):

@@ -1,4 +1,4 @@
-"""k-means in float32: faiss on the CPU, torch elsewhere, from the same initial centroids."""
+"""k-means by Lloyd's algorithm in float32: faiss on the CPU, torch on a GPU, with the same initial centroids."""
 
 import math
 from collections.abc import Iterator
@@ -9,16 +9,16 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-SCORES = 1 << 24  # point-to-centroid scores that the torch loop holds at once: 64 MiB
+SCORES = 1 << 24  # point-to-centroid scores that the torch loop holds in memory: 64 MiB
 PLUS_PLUS_UP_TO = 256  # clusters; above it k-means++ costs more than it gains
-CHECK_EVERY = 10  # iterations between looks at whether labels still change: a look waits for the device
+CHECK_EVERY = 10  # iterations between convergence checks: a check synchronises with the device
 
 
 def kmeans(x: Float[Tensor, "n d"], k: int, seed: int = 0, iterations: int = 100) -> Int64[Tensor, " n"]:
-    """Labels of ``k`` clusters of small variance: Σ_c Σ_{x in c} |x - mean(c)|² → min (Lloyd's algorithm).
+    """Return the cluster of each point; the ``k`` clusters minimise Σ_c Σ_{x in c} |x - mean(c)|².
 
-    Starts from k-means++, above 256 clusters from random rows. No cluster is empty: one that would be takes
-    the point farthest from its centroid out of a cluster of several.
+    The initial centroids are those of k-means++, or random rows for more than 256 clusters. No cluster is empty: an
+    empty one takes the point that is farthest from its centroid, out of a cluster with several points.
 
     >>> kmeans(torch.tensor([[0.0], [0.1], [9.0], [9.1]]), k=2).tolist() in ([0, 0, 1, 1], [1, 1, 0, 0])
     True
@@ -37,12 +37,12 @@ def kmeans(x: Float[Tensor, "n d"], k: int, seed: int = 0, iterations: int = 100
     with exact_products(x.device.type):
         centroids = initial_centroids(points, k, seed)
         lloyd = lloyd_faiss if x.device.type == "cpu" and _has_faiss() else lloyd_torch
-        labels, distances = lloyd(points, centroids, iterations)
-    return _fill_empty(labels, distances, k)
+        clusters, distances = lloyd(points, centroids, iterations)
+    return _fill_empty(clusters, distances, k)
 
 
 def check_points(x: Tensor) -> None:
-    """Refuse what cannot be clustered: not a table of points, or not finite.
+    """Raise ValueError unless ``x`` is a matrix of finite numbers.
 
     >>> check_points(torch.tensor([[1.0], [float("nan")]]))
     Traceback (most recent call last):
@@ -59,7 +59,7 @@ def check_points(x: Tensor) -> None:
 
 @contextmanager
 def exact_products(device: str) -> Iterator[None]:
-    """Multiply float32 matrices in float32, whatever autocast and TF32 settings training uses.
+    """Multiply float32 matrices in full float32 precision, without autocast and TF32.
 
     >>> with exact_products("cpu"):
     ...     (torch.ones(1, 2) @ torch.ones(2, 1)).dtype
@@ -81,9 +81,9 @@ def exact_products(device: str) -> Iterator[None]:
 
 
 def initial_centroids(x: Float32[Tensor, "n d"], k: int, seed: int) -> Float32[Tensor, "k d"]:
-    """``k`` rows of ``x``: greedy k-means++ for few clusters, distinct random rows for many.
+    """Return ``k`` rows of ``x``, chosen by greedy k-means++; for more than 256 clusters, distinct random rows.
 
-    Random numbers are drawn on the CPU, so that every device starts from the same rows.
+    Random numbers are drawn on the CPU, so that all devices start from the same rows.
 
     >>> initial_centroids(torch.tensor([[0.0], [0.0], [5.0]]), k=2, seed=0).flatten().sort().values
     tensor([0., 5.])
@@ -96,7 +96,7 @@ def initial_centroids(x: Float32[Tensor, "n d"], k: int, seed: int) -> Float32[T
     chosen = torch.randint(len(x), (1,), generator=generator).to(x.device)
     nearest = _squared_distances(x, norms, chosen)[0]
     for _ in range(k - 1):
-        # Of exponential clocks at rates `nearest`, the first to ring is a draw in proportion to the rates.
+        # The smallest of exponential variables with rates `nearest` is a draw in proportion to the rates.
         clocks = -torch.rand(len(x), generator=generator, dtype=torch.float64).to(x.device).log()
         candidates = (nearest / clocks.to(x)).topk(trials).indices
         reduced = torch.minimum(nearest, _squared_distances(x, norms, candidates))
@@ -109,25 +109,25 @@ def initial_centroids(x: Float32[Tensor, "n d"], k: int, seed: int) -> Float32[T
 def lloyd_torch(
     x: Float32[Tensor, "n d"], centroids: Float32[Tensor, "k d"], iterations: int
 ) -> tuple[Int64[Tensor, " n"], Float32[Tensor, " n"]]:
-    """Labels and squared distances to the centroids after Lloyd's ``iterations``, on the device of ``x``.
+    """Return the cluster and the squared distance to its centroid of each point after ``iterations`` of Lloyd.
 
     >>> lloyd_torch(torch.tensor([[0.0], [2.0], [9.0]]), torch.tensor([[0.0], [2.0]]), iterations=5)
     (tensor([0, 0, 1]), tensor([1., 1., 0.]))
     """
     norms = torch.linalg.vecdot(x, x)
-    labels, distances = _assign(x, norms, centroids)
+    clusters, distances = _assign(x, norms, centroids)
     for done in range(1, iterations + 1):
-        before = labels
-        labels, distances = _assign(x, norms, _means(x, labels, distances, len(centroids)))
-        if done % CHECK_EVERY == 0 and torch.equal(labels, before):
+        before = clusters
+        clusters, distances = _assign(x, norms, _means(x, clusters, distances, len(centroids)))
+        if done % CHECK_EVERY == 0 and torch.equal(clusters, before):
             break
-    return labels, distances
+    return clusters, distances
 
 
 def lloyd_faiss(
     x: Float32[Tensor, "n d"], centroids: Float32[Tensor, "k d"], iterations: int
 ) -> tuple[Int64[Tensor, " n"], Float32[Tensor, " n"]]:
-    """Labels and squared distances as ``lloyd_torch`` gives them, by faiss, for tensors on the CPU.
+    """Return the same as ``lloyd_torch``, computed by faiss; for tensors on the CPU.
 
     >>> lloyd_faiss(torch.tensor([[0.0], [2.0], [9.0]]), torch.tensor([[0.0], [2.0]]), iterations=5)
     (tensor([0, 0, 1]), tensor([1., 1., 0.]))
@@ -137,8 +137,8 @@ def lloyd_faiss(
     (n, d), k = x.shape, len(centroids)
     runner = faiss.Kmeans(d, k, niter=iterations, min_points_per_centroid=1, max_points_per_centroid=n)
     runner.train(x.numpy(), init_centroids=centroids.numpy())
-    distances, labels = runner.index.search(x.numpy(), 1)
-    return torch.from_numpy(labels[:, 0]), torch.from_numpy(distances[:, 0])
+    distances, clusters = runner.index.search(x.numpy(), 1)
+    return torch.from_numpy(clusters[:, 0]), torch.from_numpy(distances[:, 0])
 
 
 def _has_faiss() -> bool:
@@ -150,7 +150,7 @@ def _has_faiss() -> bool:
 
 
 def _standardise(x: Float[Tensor, "n d"]) -> Float32[Tensor, "n d"]:
-    """Points in float32, moved and scaled so that no square overflows and differences keep their digits."""
+    """Return the points in float32, centred and scaled to [-1, 1], so that squares neither overflow nor lose digits."""
     x = x.detach().float()
     x = x / x.abs().max().clamp(min=torch.finfo(torch.float32).tiny)
     return x - x.mean(0)
@@ -165,22 +165,22 @@ def _squared_distances(
 def _assign(
     x: Float32[Tensor, "n d"], norms: Float32[Tensor, " n"], centroids: Float32[Tensor, "k d"]
 ) -> tuple[Int64[Tensor, " n"], Float32[Tensor, " n"]]:
-    """Find the nearest centroid of every point, and the squared distance to it."""
+    """Return the nearest centroid of every point and the squared distance to it."""
     half = torch.linalg.vecdot(centroids, centroids) / 2
     best = [(block @ centroids.T - half).max(1) for block in x.split(_rows(len(centroids)))]
-    scores, labels = (torch.cat(parts) for parts in zip(*best, strict=True))
-    return labels, (norms - 2 * scores).clamp(min=0)
+    scores, clusters = (torch.cat(parts) for parts in zip(*best, strict=True))
+    return clusters, (norms - 2 * scores).clamp(min=0)
 
 
 def _means(
-    x: Float32[Tensor, "n d"], labels: Int64[Tensor, " n"], distances: Float32[Tensor, " n"], k: int
+    x: Float32[Tensor, "n d"], clusters: Int64[Tensor, " n"], distances: Float32[Tensor, " n"], k: int
 ) -> Float32[Tensor, "k d"]:
-    """Average every cluster; empty clusters get the points farthest from their centroids.
+    """Return the mean of every cluster; an empty cluster gets one of the points farthest from their centroids.
 
-    Sums by products with one-hot rows: unlike scattered additions, they come out the same every time.
+    Sums are products with one-hot rows, which are deterministic; scattered additions on a GPU are not.
     """
     sums, counts = x.new_zeros(k, x.shape[1]), x.new_zeros(k)
-    for block, names in zip(x.split(_rows(k)), labels.split(_rows(k)), strict=True):
+    for block, names in zip(x.split(_rows(k)), clusters.split(_rows(k)), strict=True):
         member = x.new_zeros(len(block), k).scatter_(1, names[:, None], 1.0)
         sums += member.T @ block
         counts += member.sum(0)
@@ -194,14 +194,14 @@ def _rows(k: int) -> int:
     return max(1, SCORES // k)
 
 
-def _fill_empty(labels: Int64[Tensor, " n"], distances: Float32[Tensor, " n"], k: int) -> Int64[Tensor, " n"]:
-    sizes = torch.bincount(labels, minlength=k).tolist()
+def _fill_empty(clusters: Int64[Tensor, " n"], distances: Float32[Tensor, " n"], k: int) -> Int64[Tensor, " n"]:
+    sizes = torch.bincount(clusters, minlength=k).tolist()
     empty = [c for c in range(k) if sizes[c] == 0]
     if not empty:
-        return labels
-    names = labels.tolist()
+        return clusters
+    names = clusters.tolist()
     for point in distances.sort(descending=True, stable=True).indices.tolist():
         if empty and sizes[names[point]] > 1:
             sizes[names[point]] -= 1
             names[point] = empty.pop(0)
-    return torch.tensor(names, device=labels.device)
+    return torch.tensor(names, device=clusters.device)

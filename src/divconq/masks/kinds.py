@@ -1,0 +1,35 @@
+"""The table of mask kinds. It does not import torch, so that settings can be checked at once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True)
+class MaskKind:
+    """A kind of masks: the module with its function ``split``, or the function itself.
+
+    ``split(parents, *, noise, seed)`` takes the (k, d) masks in use and returns the (2k, d) masks of their children:
+    rows 2i and 2i + 1 are the children of row i. All masks start as ones.
+    """
+
+    function: str | Callable[..., Any]
+    trained: bool = False
+    """Whether the masks are parameters; L_s then keeps them from overlapping."""
+    disjoint: bool = False
+    """Whether the masks share no dimension, so that d must be at least K_max."""
+
+    def load(self) -> Callable[..., Any]:
+        """Return the function."""
+        if isinstance(self.function, str):
+            loaded: Callable[..., Any] = import_module(f"divconq.masks.{self.function}").split
+            return loaded
+        return self.function
+
+
+MASKS: dict[str, MaskKind] = {
+    "learned": MaskKind("learned", trained=True),
+    "fixed": MaskKind("blocks", disjoint=True),
+    "none": MaskKind("whole"),
+}

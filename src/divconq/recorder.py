@@ -1,0 +1,199 @@
+"""What surrounds the training loop: clock, progress bar, NaN guard, log, checkpoints, stop signals."""
+
+import hashlib
+import math
+from collections.abc import Collection
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from divconq.data import ImageSet
+from divconq.data.batches.sampler import EpochPlan
+from divconq.distributed.collectives import anywhere, on_first, wait_for_all
+from divconq.runs.checkpoints import Checkpoints, algorithm_state
+from divconq.runs.folder import Run
+from divconq.training.loggers import Loggers
+from divconq.training.nan_guard import NaNGuard, warn_of_collapse
+from divconq.training.optimizer import load_optimizer
+from divconq.training.progress import Clock, Progress
+from divconq.training.seeds import generator_states, set_generator_states
+from divconq.training.setup import Job
+from divconq.training.stop_signals import StopSignals
+
+
+class Recorder:
+    """Records a run in its folder, and restores it from there.
+
+    The loop reports to it: ``begin_steps``, ``after_step`` for every batch, ``end_steps`` and ``end_epoch``. The
+    recorder writes the log and the checkpoints, shows the progress, stops at a loss that is not finite and ends the
+    run when a signal asks for it. Only the first process writes.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        out: Path,
+        *,
+        resume: bool = False,
+        stop: StopSignals | None = None,
+        loggers: Collection[str] = (),
+    ) -> None:
+        self.job, self.dc, self.config = job, job.dc, job.config
+        self.stop = stop or StopSignals()
+        self.best = -math.inf
+        self.losses = torch.empty(0)  # of the steps of the current epoch before the run was resumed
+        self.generators: dict[str, Any] = {}
+        self.clock = Clock()
+        self.run = self._resume(out) if resume else on_first(Run.create, out, self.config)
+        self.names_of_loggers = loggers
+        self.open = ExitStack()
+
+    def __enter__(self) -> "Recorder":
+        runtime, total = self.config.runtime, self.config.optimisation
+        self.checkpoints = self.open.enter_context(
+            Checkpoints(self.run.folder, runtime.save_minutes, runtime.save_steps)
+        )
+        self.loggers = self.open.enter_context(Loggers(self.names_of_loggers, self.run))
+        steps = math.ceil(len(self.job.train) / total.batch)
+        done = self.dc.epoch * steps + self.steps_done
+        self.progress = Progress(total.epochs, steps, total.batch, done)
+        self.stop.patient = True
+        return self
+
+    def __exit__(self, *error: Any) -> None:  # noqa: ANN401
+        self.open.__exit__(*error)
+        self.progress.close()
+
+    @property
+    def steps_done(self) -> int:
+        """The number of steps of the current epoch that were made before the run was resumed."""
+        return len(self.losses)
+
+    def epochs(self) -> range:
+        """Return the epochs that are still to be trained."""
+        return range(self.dc.epoch, self.config.optimisation.epochs)
+
+    def timed(self, phase: str) -> AbstractContextManager[None]:
+        """Count the seconds of a ``with`` block as one phase of the epoch."""
+        return self.clock(phase)
+
+    def save_division(self) -> None:
+        """Write the new partition and the masks it starts with to the run folder."""
+        self.run.save_division(self.dc.epoch, self.dc.partition.clusters, self.dc.masks)
+
+    def begin_steps(self, plan: EpochPlan) -> None:
+        """Start the steps of an epoch; an epoch that was interrupted continues with its random generators."""
+        self.plan = plan
+        self.guard = NaNGuard(self.dc.epoch, plan.clusters, self.job.device, before=self.losses)
+        if self.generators:
+            set_generator_states(self.generators, self.job.device)
+        self.progress.epoch(self.dc.epoch, self.dc.partition.k)
+
+    def after_step(self, loss: Tensor, finite: Tensor) -> None:
+        """Record the loss of a step; write a checkpoint if it is time, and stop if a signal asked for it."""
+        self.guard.step(loss, finite)
+        self.progress.step(self.guard.latest)
+        stopping = anywhere(self.stop.wished)
+        if self.checkpoints.step() or stopping:
+            self.generators = generator_states(self.job.device)
+            self.checkpoints.write(self._state(self.guard.so_far()))
+            if stopping:
+                self._halt()
+
+    def end_steps(self) -> None:
+        """Wait for the last step and check all losses of the epoch."""
+        self.mean_loss = self.guard.mean()
+
+    def end_epoch(self, scores: dict[str, float]) -> None:
+        """Log the epoch and offer its state as a checkpoint."""
+        epoch, plan = self.dc.epoch, self.plan
+        record: dict[str, Any] = {
+            "epoch": epoch + 1,
+            "k": self.dc.partition.k,
+            "loss": self.mean_loss,
+            "overlap": float(self.dc.masks.overlap().detach()),
+            "without_positive": plan.without_positive,
+            "left_out": plan.left_out,
+            "images_per_s": plan.indices.numel() / self.clock.seconds["train"],
+            **scores,
+        }
+        is_best = False
+        if scores:
+            score = record[self.config.best_by]
+            is_best, self.best = score > self.best, max(score, self.best)
+            warn_of_collapse(record["spread"], epoch)
+        record["seconds"] = dict(self.clock.seconds)
+        self.run.log(record)
+        self.loggers.log(record)
+        self.progress.show(record)
+        self.dc.epoch = epoch + 1
+        self.clock, self.losses, self.generators = Clock(), torch.empty(0), {}
+        stopping = anywhere(self.stop.wished)
+        last = self.dc.epoch == self.config.optimisation.epochs
+        self.checkpoints.offer(self._state(self.losses), best=is_best, now=stopping or last)
+        if stopping:
+            self._halt()
+
+    def export(self) -> None:
+        """Write the conquered model to the run folder."""
+        self.run.export(self.job.model, self.dc.masks.conquer())
+
+    def log(self) -> list[dict[str, Any]]:
+        """Return the log of the whole run, one record per epoch."""
+        return on_first(self.run.metrics)
+
+    def _halt(self) -> NoReturn:
+        """End the run once its checkpoint is on disk."""
+        self.progress.close()
+        self.checkpoints.finish()
+        wait_for_all()
+        raise self.stop.stopped()
+
+    def _state(self, losses: Tensor) -> dict[str, Any]:
+        """Return the contents of a checkpoint; ``losses`` are those of the epoch in progress."""
+        return {
+            "epoch": self.dc.epoch,
+            "step": len(losses),
+            "best": self.best,
+            "losses": losses,
+            "seconds": self.clock.so_far(),
+            "generators": self.generators,
+            "data": fingerprint(self.job.train),
+            "model": self.job.model.state_dict(),
+            "divide_and_conquer": self.dc.state_dict(),
+            "optimizer": self.job.optimizer.state_dict(),
+        }
+
+    def _resume(self, out: Path) -> Run:
+        """Open a run and restore it from its last checkpoint; what was logged after that is removed."""
+        run = on_first(Run.open, out)
+        if (state := on_first(run.resume)) is not None:
+            self._restore(state)
+        divisions = self.dc.epoch + (self.steps_done > 0)
+        on_first(run.rewind, self.dc.epoch, divisions, self.config)
+        return run
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Fill network, algorithm and optimiser from a checkpoint."""
+        try:
+            self.job.model.load_state_dict(state["model"])
+            self.dc.load_state_dict(algorithm_state(state))
+            load_optimizer(self.job.optimizer, state["optimizer"])
+            if state["data"] != fingerprint(self.job.train):
+                raise ValueError("the classes of the training images were others")
+            self.best, self.losses = state["best"], state["losses"]
+            self.clock, self.generators = Clock(state["seconds"]), state["generators"]
+        except (KeyError, ValueError, RuntimeError) as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(
+                f"the checkpoint does not fit the settings and the data ({reason}); resume with those it was made with"
+            ) from error
+
+
+def fingerprint(images: ImageSet) -> str:
+    """Return a hash of the labels and class names; other data has another one."""
+    names = "\n".join(images.names).encode()
+    return hashlib.sha256(images.labels.cpu().numpy().tobytes() + names).hexdigest()

@@ -1,0 +1,56 @@
+"""The batches of an epoch: planned by the algorithm, loaded and augmented on the device."""
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from divconq.accel.graphs import Fallback
+from divconq.data.batches.loading import training_batches
+from divconq.data.batches.sampler import EpochPlan
+from divconq.data.batches.transforms import augment
+from divconq.training.seeds import epoch_seed
+from divconq.training.setup import Job
+
+Batches: TypeAlias = Iterator[tuple[Tensor, Tensor, Tensor]]
+
+
+class EpochBatches:
+    """Gives the plan and the batches of each epoch; each batch has images, labels and cluster on the device.
+
+    ``prepare`` plans an epoch ahead of time and sends the plan to the device, so that a GPU does not wait for it.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.view: Callable[..., Tensor] = augment
+        if job.fast:
+            self.view = Fallback(torch.compile(augment, dynamic=False), augment, "the augmentation")
+        self.prepared: tuple[int, EpochPlan, Batches] | None = None
+
+    def of(self, epoch: int, start: int = 0) -> tuple[EpochPlan, Batches]:
+        """Return the plan of an epoch and its batches from step ``start`` on."""
+        if self.prepared is None or self.prepared[0] != epoch or start:
+            self.prepare(epoch, start)
+        assert self.prepared is not None
+        _, plan, batches = self.prepared
+        self.prepared = None
+        return plan, batches
+
+    def prepare(self, epoch: int, start: int = 0) -> None:
+        """Plan an epoch ahead of time; the partition must not change before it is used."""
+        job, data = self.job, self.job.config.data
+        plan = job.dc.plan(epoch)
+        batches = training_batches(
+            job.train,
+            plan,
+            job.augmentation,
+            size=data.image_size,
+            resize=data.resize,
+            seed=epoch_seed(job.config.optimisation.seed, epoch),
+            device=job.device,
+            view=self.view,
+            start=start,
+        )
+        self.prepared = epoch, plan, batches
