@@ -83,18 +83,20 @@ def train(
     partition, best = at.partition, at.best
     step, view = step_of(job), view_of(job)
     coming, seen = None, None
-    steps = math.ceil(len(images) / config.batch)
-    progress = Progress(config.epochs, steps, config.batch, at.epoch * steps + at.step)
+    steps = math.ceil(len(images) / config.optimisation.batch)
+    progress = Progress(
+        config.optimisation.epochs, steps, config.optimisation.batch, at.epoch * steps + at.step
+    )
     stop = stop or StopSignals()
     stop.patient = True
-    saving = Checkpoints(out, config.save_minutes, config.save_steps)
+    saving = Checkpoints(out, config.runtime.save_minutes, config.runtime.save_steps)
     with saving as checkpoints, Loggers(loggers, run) as curves:
-        for epoch in range(at.epoch, config.epochs):
+        for epoch in range(at.epoch, config.optimisation.epochs):
             clock = Clock(at.seconds)
             if divides(config, epoch) and at.step == 0:
                 with clock("divide"):
-                    kind, seed = config.division, config.seed + epoch
-                    features = config.cluster_on == "features"
+                    kind, seed = config.division.strategy, config.optimisation.seed + epoch
+                    features = config.division.cluster_on == "features"
                     x = None if features else seen
                     if x is None and kind in NEEDS_EMBEDDINGS:
                         x = job.embed(images, features=features)
@@ -104,20 +106,22 @@ def train(
                         x,
                         partition,
                         labels,
-                        k_max=config.k_max,
+                        k_max=config.division.k_max,
                         seed=seed,
                         groups=images.groups,
                     )
                     while masks.k < partition.k:
-                        masks.split_(config.mask_split_noise, seed=seed)  # children start as their parent
-                        if config.mask_reset:
+                        masks.split_(config.masks.split_noise, seed=seed)  # children start as their parent
+                        if config.masks.reset:
                             reset_moments(optimizer, masks)
                     run.save_division(epoch, partition.labels, masks)
 
             with clock("train"):
                 plan, batches = coming or epoch_of(job, partition, epoch, view, start=at.step)
-                seed_all(epoch_seed(config.seed, epoch))
-                finetuning = config.finetune_from is not None and epoch >= config.finetune_from
+                seed_all(epoch_seed(config.optimisation.seed, epoch))
+                finetuning = (
+                    config.division.finetune_from is not None and epoch >= config.division.finetune_from
+                )
                 model.train().backbone.requires_grad_(not backbone_rests(config, epoch))
                 watch = LossWatch(epoch, plan.clusters, job.device, before=at.losses)
                 if at.step > 0:
@@ -135,7 +139,7 @@ def train(
                         if stopping:
                             halt(stop, progress, checkpoints)
                 coming = None  # planned while a GPU still works, unless a division comes first
-                if epoch + 1 < config.epochs and not divides(config, epoch + 1):
+                if epoch + 1 < config.optimisation.epochs and not divides(config, epoch + 1):
                     coming = epoch_of(job, partition, epoch + 1, view)
                 mean_loss = watch.mean()
 
@@ -149,9 +153,10 @@ def train(
                 "images_per_s": plan.indices.numel() / clock.seconds["train"],
             }
             is_best, seen = False, None
-            if (epoch + 1) % config.eval_every == 0 or epoch + 1 == config.epochs:
+            if (epoch + 1) % config.evaluation.every == 0 or epoch + 1 == config.optimisation.epochs:
                 with clock("evaluate"):
-                    seen = job.embed(images) if config.train_recall else None  # for the next division, too
+                    # The next division uses these embeddings, too.
+                    seen = job.embed(images) if config.evaluation.train_recall else None
                     record |= job.scores(seen)
                 score = record[config.best_by]
                 is_best, best = score > best, max(score, best)
@@ -162,7 +167,9 @@ def train(
             progress.show(record)
             at = Position(partition, best, epoch + 1)
             stopping = anywhere(stop.wished)
-            checkpoints.offer(snapshot(job, at), best=is_best, now=stopping or at.epoch == config.epochs)
+            checkpoints.offer(
+                snapshot(job, at), best=is_best, now=stopping or at.epoch == config.optimisation.epochs
+            )
             if stopping:
                 halt(stop, progress, checkpoints)
     progress.close()
@@ -233,7 +240,7 @@ def fingerprint(images: ImageSet) -> str:
 
 def step_of(job: Job) -> TrainingStep:
     """How a batch is trained on."""
-    bf16 = uses_bf16(job.config.precision, job.device)
+    bf16 = uses_bf16(job.config.runtime.precision, job.device)
     return TrainingStep(job.model, job.objective, job.optimizer, bf16=bf16, fast=job.fast)
 
 
@@ -256,19 +263,19 @@ def epoch_of(
         images.labels,
         partition.labels,
         partition.k,
-        batch=config.batch,
-        per_class=config.per_class,
-        order=config.cluster_order,
-        seed=config.seed,
+        batch=config.optimisation.batch,
+        per_class=config.optimisation.per_class,
+        order=config.division.cluster_order,
+        seed=config.optimisation.seed,
         epoch=epoch,
     )
     batches = training_batches(
         images,
         plan,
         job.changes,
-        size=config.image_size,
-        resize=config.resize,
-        seed=epoch_seed(config.seed, epoch),
+        size=config.data.image_size,
+        resize=config.data.resize,
+        seed=epoch_seed(config.optimisation.seed, epoch),
         device=job.device,
         view=view,
         start=start,

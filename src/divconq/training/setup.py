@@ -83,58 +83,58 @@ class Job:
 
 def prepare(config: Config) -> Job:
     """Open the data and build network, masks, loss and optimiser; bad input ends here."""
-    device = pick_device(config.device)
-    if config.import_file is not None:
-        import_file(config.import_file)
+    device = pick_device(config.runtime.device)
+    if config.model.import_file is not None:
+        import_file(config.model.import_file)
     data, validation = open_data(config)
     if validation is not None:
         held = replace(data, test=validation, gallery=None)
-        check_test_images(held, config.ks, config.same_camera, called="held-out")
-    _check_shares(config.batch, data, validation)
+        check_test_images(held, config.evaluation.ks, config.evaluation.same_camera, called="held-out")
+    _check_shares(config.optimisation.batch, data, validation)
     compiles = _compiles(config, device)
     # One while the images to train on are decoded, one while those to test on are.
     with meanwhile(*(start_compiler, load_compiler) if compiles else ()):
         data, validation = _read(config, data, validation, device)
-    torch.manual_seed(config.seed)
+    torch.manual_seed(config.optimisation.seed)
     model = make_model(
-        config.backbone,
-        config.dim,
-        pretrained=config.pretrained,
-        weights=config.backbone_weights,
-        pooling=config.pooling,
-        dropout=config.dropout,
-        mean=config.mean,
-        std=config.std,
-        freeze_batchnorm=config.freeze_batchnorm,
+        config.model.backbone,
+        config.model.dim,
+        pretrained=config.model.pretrained,
+        weights=config.model.backbone_weights,
+        pooling=config.model.pooling,
+        dropout=config.model.dropout,
+        mean=config.model.mean,
+        std=config.model.std,
+        freeze_batchnorm=config.model.freeze_batchnorm,
     )
-    if config.freeze_batchnorm and compiles:
-        side = config.image_size  # one image, on the CPU: a GPU would set up its libraries first
+    if config.model.freeze_batchnorm and compiles:
+        side = config.data.image_size  # one image, on the CPU: a GPU would set up its libraries first
         fold_batchnorm_(model, torch.linspace(0, 1, 3 * side * side).view(1, 3, side, side))
     model = model.to(device)
-    if not config.freeze_batchnorm:
+    if not config.model.freeze_batchnorm:
         model.backbone = share_batchnorm(model.backbone, device)
     model = model.to(memory_format=torch.channels_last)
-    masks = Masks(config.dim, config.k_max, config.masks, config.conquer)
+    masks = Masks(config.model.dim, config.division.k_max, config.masks.kind, config.masks.conquer)
     loss = make_loss(
-        config.loss,
-        config.loss_args,
+        config.loss.name,
+        config.loss.args,
         num_classes=len(data.train.names),
-        dim=config.dim,
-        miner=config.miner,
-        miner_arguments=config.miner_args,
+        dim=config.model.dim,
+        miner=config.loss.miner,
+        miner_arguments=config.loss.miner_args,
     )
-    objective = Objective(loss, masks, config.overlap_weight).to(device)
+    objective = Objective(loss, masks, config.masks.overlap_weight).to(device)
     optimizer = make_optimizer(
         model,
         masks,
         loss,
-        lr=config.lr,
-        weight_decay=config.weight_decay,
-        mask_lr_scale=config.mask_lr_scale,
-        mask_weight_decay=config.mask_weight_decay,
-        loss_lr_scale=config.loss_lr_scale,
-        norm_weight_decay=config.norm_weight_decay,
-        head_lr_scale=config.head_lr_scale,
+        lr=config.optimisation.lr,
+        weight_decay=config.optimisation.weight_decay,
+        mask_lr_scale=config.masks.lr_scale,
+        mask_weight_decay=config.masks.weight_decay,
+        loss_lr_scale=config.loss.lr_scale,
+        norm_weight_decay=config.optimisation.norm_weight_decay,
+        head_lr_scale=config.optimisation.head_lr_scale,
     )
     return Job(
         config,
@@ -144,7 +144,7 @@ def prepare(config: Config) -> Job:
         data.test,
         data.gallery,
         data.gallery_draws,
-        augmentation(config.augmentation, config.crop, config.crop_scale),
+        augmentation(config.data.augmentation, config.data.crop, config.data.crop_scale),
         model,
         masks,
         loss,
@@ -158,7 +158,7 @@ def _read(
     config: Config, data: Dataset, validation: ImageSet | None, device: torch.device
 ) -> tuple[Dataset, ImageSet | None]:
     """The images decoded, once, and near the device; without a cache only seen to be readable."""
-    if config.cache:
+    if config.runtime.cache:
         data = replace(
             data,
             train=cached(data.train),
@@ -188,7 +188,11 @@ def _check_shares(batch: int, data: Dataset, validation: ImageSet | None) -> Non
 
 def _compiles(config: Config, device: torch.device) -> bool:
     """Whether to compile and capture; BatchNorm that talks to other processes cannot be."""
-    return config.compile == "auto" and device.type == "cuda" and (config.freeze_batchnorm or size() == 1)
+    return (
+        config.runtime.compile == "auto"
+        and device.type == "cuda"
+        and (config.model.freeze_batchnorm or size() == 1)
+    )
 
 
 def _resident(
