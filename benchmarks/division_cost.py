@@ -12,7 +12,6 @@ preset has it. Seconds are those of the processor, on one thread.
 import argparse
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from statistics import mean, median, stdev
 
 import torch
@@ -46,11 +45,11 @@ def main() -> None:
     parser.add_argument("--divide-every", type=int, default=10, metavar="E")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    common = replace(preset("demo"), device="cpu", train_recall=False)
+    common = preset("demo").replace(device="cpu", train_recall=False)
     settings = {
-        "without": replace(common, k_max=1, masks="none"),
-        "fixed masks": replace(common, k_max=4, masks="fixed"),
-        "learned masks": replace(common, k_max=4, masks="learned"),
+        "without": common.replace(k_max=1, masks="none"),
+        "fixed masks": common.replace(k_max=4, masks="fixed"),
+        "learned masks": common.replace(k_max=4, masks="learned"),
     }
     ways = {name: Training(prepare(config)) for name, config in settings.items()}
     for training in ways.values():  # warm up

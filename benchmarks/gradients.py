@@ -30,7 +30,7 @@ def gradient_over_weight(config: Config) -> float:
     """The median over the layers."""
     job = prepare(config)
     _, batches = epoch_of(job, Partition.whole(len(job.train)), 0, view_of(job))
-    torch.manual_seed(config.seed)
+    torch.manual_seed(config.optimisation.seed)
     job.model.train()
     x, labels, cluster = next(batches)
     job.objective(job.model(x.float()), labels, cluster).backward()
@@ -55,7 +55,7 @@ def main() -> None:
     print(f"{code_version(commit)}, {hardware(machine['device'])}, torch {torch.__version__}, seed 0")
     for row in rows:
         config = table.config(row, 0, **machine, compile="off", precision="fp32")
-        ratio, decay = gradient_over_weight(config), config.weight_decay
+        ratio, decay = gradient_over_weight(config), config.optimisation.weight_decay
         print(f"{row.title}: {ratio:.1e}; weight decay {decay:g} is {decay / ratio:.2f} of it")
 
 

@@ -11,7 +11,7 @@ import argparse
 import itertools
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
@@ -98,7 +98,7 @@ def take_features(images: ImageSet, given: argparse.Namespace) -> Tensor:
     """What the backbone gives for each image, seen as at test time."""
     if given.import_file is not None:
         import_file(given.import_file)
-    config = replace(preset("cub"), precision="bf16")
+    config = preset("cub").replace(precision="bf16")
     model = make_model(
         given.backbone,
         DIM,
@@ -134,7 +134,7 @@ def run(train: Split, splits: dict[str, Split], loss: str, masks: str, *, seed: 
     criterion = make_loss(loss, num_classes=int(train.labels.max()) + 1, dim=DIM)
     if own := list(criterion.parameters()):
         optimizer.add_param_group(
-            {"params": own, "lr": lr * preset("cub").loss_lr_scale, "weight_decay": 0.0}
+            {"params": own, "lr": lr * preset("cub").loss.lr_scale, "weight_decay": 0.0}
         )
     k_max = 4 if masks == "fixed" else 1
     dc = DivideAndConquer(

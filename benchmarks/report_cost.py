@@ -47,7 +47,7 @@ def made_up(n: int, classes: int, generator: torch.Generator) -> tuple[ImageSet,
 def made_up_run(folder: Path, images: dict[str, ImageSet], f: dict[str, Tensor], k: int) -> None:
     """A run folder as training and an earlier report leave it."""
     generator, n = torch.Generator().manual_seed(1), len(images["train"])
-    config = Config(data="made up", backbone="small", pretrained=False, dim=DIM, k_max=k, epochs=EPOCHS)
+    config = Config.of(data="made up", backbone="small", pretrained=False, dim=DIM, k_max=k, epochs=EPOCHS)
     run, masks = Run.create(folder, config), Masks(DIM, k)
     for epoch in range(EPOCHS):
         if epoch and epoch % EVERY == 0:

@@ -7,7 +7,6 @@ with `divconq train demo --import examples/any_loss.py --loss supervised_contras
 """
 
 import argparse
-import dataclasses
 import tempfile
 from pathlib import Path
 
@@ -44,8 +43,8 @@ if __name__ == "__main__":
         ("supervised_contrast", {"temperature": 0.2}),
         ("MultiSimilarityLoss", {"alpha": 2}),
     ):
-        config = dataclasses.replace(
-            preset("demo"), loss=loss, loss_args=arguments, epochs=epochs, divide_every=1, k_max=2, nmi=False
+        config = preset("demo").replace(
+            loss=loss, loss_args=arguments, epochs=epochs, divide_every=1, k_max=2, nmi=False
         )
         with tempfile.TemporaryDirectory() as folder:
             last = train(config, Path(folder) / "run")[-1]

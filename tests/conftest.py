@@ -2,7 +2,6 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small work: threads that wait for each other only cost time
 
-import dataclasses
 from pathlib import Path
 
 import jaxtyping
@@ -48,4 +47,4 @@ def photos(tmp_path_factory):
 @pytest.fixture
 def tiny(photos) -> Config:
     """A training run of a second: 8 classes of 6 small photos, K goes from 1 to 2."""
-    return dataclasses.replace(TINY, data=str(photos))
+    return TINY.replace(data=str(photos))

@@ -1,4 +1,3 @@
-import dataclasses
 import math
 
 import pytest
@@ -22,7 +21,7 @@ def test_the_list_is_long_enough():
 
 @pytest.mark.parametrize("loss", EXTERNAL)
 def test_losses_of_pytorch_metric_learning_train_under_division(tiny, tmp_path, loss):
-    config = dataclasses.replace(tiny, loss=loss, division="flat", epochs=1, nmi=False, per_class=4)
+    config = tiny.replace(loss=loss, division="flat", epochs=1, nmi=False, per_class=4)
     (record,) = train(config, tmp_path / "run")
     assert record["k"] == 2
     assert math.isfinite(record["loss"])
@@ -33,9 +32,7 @@ def test_losses_of_pytorch_metric_learning_train_under_division(tiny, tmp_path, 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", [loss for loss in EXTERNAL if loss != "TupletMarginLoss"])
 def test_losses_of_pytorch_metric_learning_train_the_demo(tmp_path, loss):
-    config = dataclasses.replace(
-        preset("demo"), loss=loss, division="flat", epochs=1, nmi=False, device="cpu"
-    )
+    config = preset("demo").replace(loss=loss, division="flat", epochs=1, nmi=False, device="cpu")
     (record,) = train(config, tmp_path / "run")
     assert record["k"] == 4
     assert math.isfinite(record["loss"])

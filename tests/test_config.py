@@ -1,8 +1,125 @@
+import dataclasses
+from pathlib import Path
+
+import jaxtyping
 import pytest
 import yaml
 
-from divconq.config import Config, from_yaml, to_yaml
+from divconq.config import (
+    PLACES,
+    Config,
+    DataConfig,
+    EvaluationConfig,
+    MasksConfig,
+    OptimisationConfig,
+    from_yaml,
+    plain_settings,
+    to_yaml,
+    upgraded,
+)
 from divconq.presets import PRESETS, preset
+
+NAN, INF = float("nan"), float("inf")
+MESSAGES = [
+    # types
+    ({"image_size": "224"}, "image_size must be a whole number, got '224'"),
+    ({"epochs": True}, "epochs must be a whole number, got True"),
+    ({"epochs": 2.0}, "epochs must be a whole number, got 2.0"),
+    ({"lr": "1e-5"}, "lr must be a number, got '1e-5'"),
+    ({"nmi": 1}, "nmi must be true or false, got 1"),
+    ({"data": Path("photos")}, "data must be a string, got PosixPath"),
+    ({"root": 3}, "root must be a path, got 3"),
+    ({"loss_args": [1]}, "loss_args must be a table of names and values, got [1]"),
+    ({"mean": (0.5, 0.5)}, "mean must be a list of 3, got (0.5, 0.5)"),
+    ({"ks": 1}, "ks must be a list, got 1"),
+    ({"ks": ("1",)}, "ks must be a whole number, got '1'"),
+    ({"ks": ()}, "ks must be a list of at least one value, got none"),
+    # choices
+    ({"device": "gpu"}, "device must be one of auto, cpu, cuda, got 'gpu'; did you mean 'cuda'?"),
+    ({"masks": "fix"}, "masks must be one of learned, fixed, none, got 'fix'; did you mean 'fixed'?"),
+    ({"division": "tree"}, "division must be one of progressive, flat, random, labels, got 'tree'"),
+    ({"same_camera": None}, "same_camera must be one of drop, keep, got None"),
+    # ranges
+    ({"k_max": 6}, "k_max must be a power of two, got 6; use 4 or 8"),
+    ({"k_max": 0}, "k_max must be a power of two, got 0; use 1 or 2"),
+    ({"epochs": 0}, "epochs must be at least 1, got 0"),
+    ({"batch": 1}, "batch must be at least 2, got 1"),
+    ({"per_class": 1}, "per_class must be at least 2, got 1"),
+    ({"finetune_from": -1}, "finetune_from must be at least 0, got -1"),
+    ({"lr": 0.0}, "lr must be above 0, got 0.0"),
+    ({"lr": NAN}, "lr must be a finite number, got nan"),
+    ({"save_minutes": INF}, "save_minutes must be a finite number, got inf"),
+    ({"mean": (0.5, 0.5, NAN)}, "mean must be a finite number, got nan"),
+    ({"dropout": 1.0}, "dropout must be below 1, got 1.0"),
+    ({"test_classes": 0.0}, "test_classes must be above 0, got 0.0"),
+    ({"weight_decay": -1.0}, "weight_decay must be at least 0, got -1.0"),
+    ({"norm_weight_decay": -1.0}, "norm_weight_decay must be at least 0, got -1.0"),
+    ({"mask_weight_decay": -1}, "mask_weight_decay must be at least 0, got -1.0"),
+    ({"eval_every": 0}, "eval_every must be at least 1, got 0"),
+    ({"ks": (1, 0)}, "ks must be at least 1, got 0"),
+    # several settings
+    ({"masks": "fixed", "dim": 3, "k_max": 4}, "dim must be at least k_max = 4, got 3; raise --dim"),
+    ({"batch": 81, "per_class": 2}, "batch must be a multiple of per_class = 2, got 81; use 80 or 82"),
+    ({"batch": 2, "per_class": 4}, "batch must be a multiple of per_class = 4, got 2; use 4"),
+    ({"resize": 200}, "resize must be at least image_size = 224, got 200"),
+    ({"val_groups": True}, "val_groups needs val_classes"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), MESSAGES)
+def test_bad_values_are_refused_with_a_remedy(change, message):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        Config.of(**change)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(("change", "message"), MESSAGES)
+def test_a_section_refuses_in_the_same_words(monkeypatch, change, message):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # so that our own errors are reached
+    sections = {}
+    for name, value in change.items():
+        section, item = PLACES[name]
+        sections.setdefault(section, {})[item.name] = value
+
+    def make():
+        return Config(**{name: type(getattr(Config(), name))(**some) for name, some in sections.items()})
+
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        make()
+    assert message in str(error.value)
+
+
+def test_settings_are_set_by_section_or_by_flat_name():
+    config = Config(
+        data=DataConfig(name="cub", image_size=100),
+        masks=MasksConfig(kind="fixed", lr_scale=2),
+        optimisation=OptimisationConfig(seed=3),
+        evaluation=EvaluationConfig(every=2),
+    )
+    changes = {"data": "cub", "image_size": 100, "masks": "fixed", "mask_lr_scale": 2, "seed": 3}
+    assert config == Config.of(**changes, eval_every=2)
+    assert list(config.settings()) == list(PLACES), "the order of the declaration"
+    assert Config.of(**config.settings()) == config
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.data.name = "cars"
+
+
+def test_lists_strings_and_whole_numbers_become_the_type_of_the_setting():
+    config = Config.of(ks=[1, 10], root="data", lr=1)
+    assert (config.evaluation.ks, config.data.root, config.optimisation.lr) == ((1, 10), Path("data"), 1.0)
+
+
+def test_unknown_settings_name_the_nearest():
+    with pytest.raises(ValueError, match="unknown setting 'kmax'; did you mean 'k_max'"):
+        Config.of(kmax=3)
+    with pytest.raises(ValueError, match="unknown setting 'zzz'; divconq train --help lists all"):
+        Config().replace(zzz=3)
+
+
+def test_a_setting_in_place_of_a_section_is_refused(monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(ValueError, match=r"data must be a DataConfig, got 'cub'; .* use Config.of"):
+        Config(data="cub")
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -11,46 +128,41 @@ def test_a_config_survives_its_file(name):
 
 
 def test_paths_tuples_and_arguments_survive_too(tmp_path):
-    config = Config(
+    config = Config.of(
         root=tmp_path, backbone_weights=tmp_path / "w.safetensors", import_file=tmp_path / "m.py",
-        mean=(0.1, 0.2, 0.3), loss_args={"alpha": 2, "tags": "x"}, ks=(1, 5),
+        mean=(0.1, 0.2, 0.3), loss_args={"alpha": 2, "tags": "x", "number": "1e5"}, ks=(1, 5),
     )  # fmt: skip
     assert from_yaml(to_yaml(config)) == config
+    assert yaml.safe_load(to_yaml(config))["evaluation"]["ks"] == [1, 5]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"k_max": 6}, "k_max must be a power of two, got 6; use 4 or 8"),
-        ({"k_max": 0}, "k_max must be a power of two, got 0; use 1 or 2"),
-        ({"masks": "fixed", "dim": 3, "k_max": 4}, "dim must be at least k_max = 4, got 3; raise --dim"),
-        ({"epochs": 0}, "epochs must be at least 1, got 0"),
-        ({"batch": 1}, "batch must be at least 2, got 1"),
-        ({"batch": 81, "per_class": 2}, "multiple of per_class = 2, got 81; use 80 or 82"),
-        ({"lr": float("nan")}, "lr must be a positive number, got nan"),
-        ({"dropout": 1.0}, r"dropout must lie in \[0, 1\), got 1.0"),
-        ({"resize": 200}, "resize must be at least image_size = 224, got 200"),
-        ({"ks": ()}, "ks must be positive numbers"),
-        ({"weight_decay": -1.0}, "weight_decay must be at least 0.0, got -1.0"),
-    ],
-)
-def test_bad_values_are_refused_with_a_remedy(change, message):
-    with pytest.raises(ValueError, match=message):
-        Config(**change)
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_flat_file_of_an_older_version_is_read(name):
+    old = yaml.safe_dump(plain_settings(PRESETS[name]))
+    assert from_yaml(old) == PRESETS[name]
+
+
+def test_arguments_of_the_margin_loss_are_translated():
+    old = {"loss": "margin", "loss_args": {"apart": True, "even": False, "beta": 1.0}}
+    new = {"without_replacement": True, "equal_pairs": False, "beta": 1.0}
+    assert upgraded(old) == {"loss": "margin", "loss_args": new}
+    assert upgraded({**old, "loss": "mine"}) == {**old, "loss": "mine"}
 
 
 def test_unknown_settings_in_a_file_are_refused():
-    text = yaml.safe_dump({**yaml.safe_load(to_yaml(Config())), "kmax": 3})
+    values = yaml.safe_load(to_yaml(Config()))
     with pytest.raises(ValueError, match="unknown settings kmax"):
-        from_yaml(text)
+        from_yaml(yaml.safe_dump({**values, "kmax": 3}))
+    with pytest.raises(ValueError, match=r"unknown settings masks\.kid"):
+        from_yaml(yaml.safe_dump({**values, "masks": {"kid": "fixed"}}))
 
 
 def test_presets_hold_the_papers_table():
+    settings = ("lr", "weight_decay", "overlap_weight", "k_max", "divide_every", "finetune_from", "epochs")
+    settings += ("batch", "per_class", "augmentation", "dim")
     table = {
-        name: (p.lr, p.weight_decay, p.overlap_weight, p.k_max, p.divide_every, p.finetune_from, p.epochs,
-               p.batch, p.per_class, p.augmentation, p.dim)
-        for name, p in PRESETS.items()
-    }  # fmt: skip
+        name: tuple(config.settings()[setting] for setting in settings) for name, config in PRESETS.items()
+    }
     assert table["cub-paper"] == (1e-5, 1e-3, 1.0, 4, 10, None, 120, 112, None, "geom+color", 512)
     assert table["cars"] == (1e-5, 1e-3, 1.0, 4, 10, None, 120, 112, None, "color-heavy", 512)
     assert table["inshop"] == (1e-5, 1e-4, 0.2, 8, 2, None, 400, 80, 2, "geom", 512)

@@ -1,6 +1,5 @@
 """A run that was stopped, in whatever way, ends as one that never was."""
 
-import dataclasses
 import errno
 import itertools
 import json
@@ -90,7 +89,7 @@ def stopped_and_resumed(config, out, monkeypatch, *steps):
 
 @pytest.fixture
 def small(tiny):
-    return dataclasses.replace(tiny, epochs=3, k_max=2, augmentation="geom+color", crop="random_resized")
+    return tiny.replace(epochs=3, k_max=2, augmentation="geom+color", crop="random_resized")
 
 
 @pytest.mark.parametrize("steps", [(1,), (4,), (7, 1), (2, 3, 3)])
@@ -114,7 +113,7 @@ def test_a_run_stopped_at_any_step_ends_as_one_that_was_not(small, tmp_path, mon
     ids=lambda change: "-".join(f"{name}={value}" for name, value in change.items()),
 )
 def test_so_it_is_with_every_switch(small, tmp_path, monkeypatch, change):
-    config = dataclasses.replace(small, **change)
+    config = small.replace(**change)
     train(config, tmp_path / "whole")
     stopped_and_resumed(config, tmp_path / "run", monkeypatch, 6, 1)
     assert_same_runs(tmp_path / "whole", tmp_path / "run")
@@ -129,7 +128,7 @@ def test_every_generator_goes_on_where_it_was(small, tmp_path, monkeypatch):
 
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # who checks types draws numbers, too
     monkeypatch.setitem(LOSSES, "draws", Draws)
-    config = dataclasses.replace(small, loss="draws")
+    config = small.replace(loss="draws")
     train(config, tmp_path / "whole")
     random.seed(1), np.random.seed(1), torch.manual_seed(1)  # whatever they were
     stopped_and_resumed(config, tmp_path / "run", monkeypatch, 3, 4)
@@ -137,7 +136,7 @@ def test_every_generator_goes_on_where_it_was(small, tmp_path, monkeypatch):
 
 
 def test_no_image_before_the_place_is_read_and_no_division_made_again(small, tmp_path, monkeypatch):
-    config = dataclasses.replace(small, epochs=2)
+    config = small.replace(epochs=2)
     with pytest.raises(Stopped), monkeypatch.context() as patch:
         train(config, tmp_path / "run", stop=StopAt(patch, 7))
     state = Run.open(tmp_path / "run").load()
@@ -156,8 +155,7 @@ def test_no_image_before_the_place_is_read_and_no_division_made_again(small, tmp
 
 def test_a_run_killed_thirty_times_ends_as_one_that_never_was(tiny, tmp_path):
     """At forced places and at random times, each time with SIGKILL."""
-    config = dataclasses.replace(
-        tiny,
+    config = tiny.replace(
         k_max=4,
         epochs=16,  # enough for every life to find what it is killed in
         divide_every=2,
@@ -183,7 +181,7 @@ def test_a_run_killed_thirty_times_ends_as_one_that_never_was(tiny, tmp_path):
 
 
 def test_a_damaged_last_checkpoint_costs_some_steps_and_nothing_else(small, tmp_path, monkeypatch):
-    config = dataclasses.replace(small, save_steps=2)
+    config = small.replace(save_steps=2)
     train(config, tmp_path / "whole")
     with pytest.raises(Stopped), monkeypatch.context() as patch:
         train(config, tmp_path / "run", stop=StopAt(patch, 7))
@@ -215,7 +213,7 @@ def test_a_state_that_is_not_finite_is_never_saved(small, tmp_path, monkeypatch)
 
     monkeypatch.setattr(LossWatch, "__init__", as_on_a_gpu)
     with pytest.raises(FloatingPointError, match="nan at epoch 1, step 3 of 4"):
-        train(dataclasses.replace(small, loss="fails", save_steps=2), tmp_path / "run")
+        train(small.replace(loss="fails", save_steps=2), tmp_path / "run")
     assert Run.open(tmp_path / "run").load()["step"] == 2
 
 
@@ -249,7 +247,7 @@ def test_a_best_epoch_that_was_only_in_memory_is_not_lost(small, tmp_path, monke
 
 
 def flags(config, **changes):
-    values = dataclasses.asdict(dataclasses.replace(config, **changes))
+    values = config.replace(**changes).settings()
     names = [
         "data",
         "image_size",
@@ -316,7 +314,7 @@ def test_a_run_in_a_thread_has_no_handlers_and_trains(small, tmp_path):
     def work():
         with StopSignals() as stop:
             assert signal.getsignal(signal.SIGINT) == before
-            records.extend(train(dataclasses.replace(small, epochs=1), tmp_path / "run", stop=stop))
+            records.extend(train(small.replace(epochs=1), tmp_path / "run", stop=stop))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -326,7 +324,7 @@ def test_a_run_in_a_thread_has_no_handlers_and_trains(small, tmp_path):
 
 def test_a_run_without_stop_leaves_signals_alone(small, tmp_path, monkeypatch):
     monkeypatch.setattr(signal, "signal", lambda *args: pytest.fail("a handler was set"))
-    train(dataclasses.replace(small, epochs=1), tmp_path / "run")
+    train(small.replace(epochs=1), tmp_path / "run")
 
 
 def test_a_signal_in_the_evaluation_stops_at_the_end_of_the_epoch(small, tmp_path, monkeypatch):
@@ -383,8 +381,7 @@ def test_a_gpu_goes_on_in_the_middle_of_an_epoch(tmp_path, monkeypatch, loss):
     the losses would be others by much more. Twice the same run tells how much rounding is.
     """
     torch.compiler.reset()
-    config = dataclasses.replace(
-        preset("demo"), loss=loss, epochs=2, divide_every=1, k_max=2, dropout=0.2, lr=1e-4,
+    config = preset("demo").replace(loss=loss, epochs=2, divide_every=1, k_max=2, dropout=0.2, lr=1e-4,
         device="cuda", precision="bf16", eval_every=2,
     )  # fmt: skip
     losses = {}

@@ -1,4 +1,3 @@
-import dataclasses
 import json
 import math
 import warnings
@@ -25,7 +24,7 @@ def without_timings(records):
 
 
 def test_metrics_and_files_of_a_run(tiny, tmp_path):
-    records = train(dataclasses.replace(tiny, k_max=4, singletons="keep"), tmp_path / "run")
+    records = train(tiny.replace(k_max=4, singletons="keep"), tmp_path / "run")
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == records
     assert [record["epoch"] for record in records] == [1, 2, 3, 4]
@@ -46,7 +45,7 @@ def test_metrics_and_files_of_a_run(tiny, tmp_path):
 def test_partitions_and_masks_are_kept_at_every_division(tiny, tmp_path):
     from safetensors.torch import load_file
 
-    train(dataclasses.replace(tiny, k_max=2, epochs=3), tmp_path / "run")
+    train(tiny.replace(k_max=2, epochs=3), tmp_path / "run")
     kept = load_file(tmp_path / "run" / "divisions" / "epoch_0001.safetensors")
     assert kept["labels"].shape == (48,)
     assert kept["labels"].unique().tolist() == [0, 1]
@@ -58,30 +57,37 @@ def test_partitions_and_masks_are_kept_at_every_division(tiny, tmp_path):
 def test_a_split_resets_the_moments_of_the_masks_unless_told_not_to(tiny, tmp_path, monkeypatch, mask_reset):
     resets = []
     monkeypatch.setattr("divconq.train.reset_moments", lambda _, masks: resets.append(masks.k))
-    config = dataclasses.replace(tiny, k_max=4, masks="learned", singletons="keep", mask_reset=mask_reset)
+    config = tiny.replace(k_max=4, masks="learned", singletons="keep", mask_reset=mask_reset)
     train(config, tmp_path / "run")
     assert resets == ([2, 4] if mask_reset else [])
 
 
 @pytest.mark.parametrize("loss", [*LOSSES, "MultiSimilarityLoss"])
 def test_one_cluster_and_no_masks_is_plain_training_exactly(tiny, tmp_path, loss):
-    config = dataclasses.replace(tiny, k_max=1, masks="none", loss=loss, epochs=2, lr=1e-3)
+    config = tiny.replace(k_max=1, masks="none", loss=loss, epochs=2, lr=1e-3)
     train(config, tmp_path / "run")
 
     job = prepare(config)  # the same data and the same initial weights
-    base = make_loss(loss, num_classes=len(job.train.names), dim=config.dim)
-    groups = [{"params": job.model.parameters(), "weight_decay": config.weight_decay}]
+    base = make_loss(loss, num_classes=len(job.train.names), dim=config.model.dim)
+    groups = [{"params": job.model.parameters(), "weight_decay": config.optimisation.weight_decay}]
     if list(base.parameters()):
-        groups.append({"params": base.parameters(), "lr": config.lr * config.loss_lr_scale})
-    adam = torch.optim.Adam(groups, lr=config.lr)
-    for epoch in range(config.epochs):
-        torch.manual_seed(epoch_seed(config.seed, epoch))
+        groups.append({"params": base.parameters(), "lr": config.optimisation.lr * config.loss.lr_scale})
+    adam = torch.optim.Adam(groups, lr=config.optimisation.lr)
+    for epoch in range(config.optimisation.epochs):
+        torch.manual_seed(epoch_seed(config.optimisation.seed, epoch))
         job.model.train()
         everything = torch.zeros_like(job.train.labels)
-        plan = plan_epoch(job.train.labels, everything, 1, batch=config.batch, seed=config.seed, epoch=epoch)
+        plan = plan_epoch(
+            job.train.labels,
+            everything,
+            1,
+            batch=config.optimisation.batch,
+            seed=config.optimisation.seed,
+            epoch=epoch,
+        )
         for x, y, _ in training_batches(
-            job.train, plan, job.changes, size=config.image_size, resize=config.resize,
-            seed=epoch_seed(config.seed, epoch), device=job.device,
+            job.train, plan, job.changes, size=config.data.image_size, resize=config.data.resize,
+            seed=epoch_seed(config.optimisation.seed, epoch), device=job.device,
         ):  # fmt: skip
             adam.zero_grad()
             base(F.normalize(job.model(x)), y).backward()
@@ -94,16 +100,16 @@ def test_one_cluster_and_no_masks_is_plain_training_exactly(tiny, tmp_path, loss
 def test_two_runs_with_one_seed_are_the_same_and_another_seed_is_not(tiny, tmp_path):
     first = train(tiny, tmp_path / "first")
     assert without_timings(train(tiny, tmp_path / "second")) == without_timings(first)
-    other = train(dataclasses.replace(tiny, seed=1), tmp_path / "other")
+    other = train(tiny.replace(seed=1), tmp_path / "other")
     assert without_timings(other) != without_timings(first)
 
 
 @pytest.mark.parametrize("stopped_after", [1, 2, 3])
 @pytest.mark.parametrize("loss", ["margin", "ProxyAnchorLoss"])
 def test_a_resumed_run_ends_as_one_that_was_never_stopped(tiny, tmp_path, stopped_after, loss):
-    whole = train(dataclasses.replace(tiny, loss=loss), tmp_path / "whole")
-    train(dataclasses.replace(tiny, loss=loss, epochs=stopped_after), tmp_path / "run")
-    resumed = train(dataclasses.replace(tiny, loss=loss), tmp_path / "run", resume=True)
+    whole = train(tiny.replace(loss=loss), tmp_path / "whole")
+    train(tiny.replace(loss=loss, epochs=stopped_after), tmp_path / "run")
+    resumed = train(tiny.replace(loss=loss), tmp_path / "run", resume=True)
     assert without_timings(resumed) == without_timings(whole)
     a, b = Run.open(tmp_path / "whole").load(), Run.open(tmp_path / "run").load()
     for part in ("model", "masks", "loss"):
@@ -134,7 +140,7 @@ def test_a_resumed_run_ends_as_one_that_was_never_stopped(tiny, tmp_path, stoppe
     ids=lambda change: "-".join(f"{name}={value}" for name, value in change.items()),
 )
 def test_every_switch_trains(tiny, tmp_path, change):
-    records = train(dataclasses.replace(tiny, epochs=3, **change), tmp_path / "run")
+    records = train(tiny.replace(epochs=3, **change), tmp_path / "run")
     assert all(math.isfinite(record["loss"]) for record in records)
     assert 0 <= records[-1]["recall@1"] <= 1
     if change.get("val_classes"):
@@ -144,16 +150,16 @@ def test_every_switch_trains(tiny, tmp_path, change):
 
 
 def test_masks_stand_still_in_fine_tuning(tiny, tmp_path):
-    config = dataclasses.replace(tiny, epochs=4, finetune_from=3)
-    train(dataclasses.replace(config, epochs=3), tmp_path / "run")
+    config = tiny.replace(epochs=4, finetune_from=3)
+    train(config.replace(epochs=3), tmp_path / "run")
     before = Run.open(tmp_path / "run").load()["masks"]["weight"]
     train(config, tmp_path / "run", resume=True)
     assert torch.equal(Run.open(tmp_path / "run").load()["masks"]["weight"], before)
 
 
 def test_the_backbone_rests_after_a_division(tiny, tmp_path):
-    config = dataclasses.replace(tiny, epochs=2, freeze_backbone_epochs=1)
-    train(dataclasses.replace(config, epochs=1), tmp_path / "run")
+    config = tiny.replace(epochs=2, freeze_backbone_epochs=1)
+    train(config.replace(epochs=1), tmp_path / "run")
     before = Run.open(tmp_path / "run").load()["model"]
     train(config, tmp_path / "run", resume=True)
     after = Run.open(tmp_path / "run").load()["model"]
@@ -173,7 +179,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_at_once(tiny, tmp_path, monkeyp
     with pytest.raises(
         FloatingPointError, match=r"nan at epoch 1, step 3 of 4 \(cluster 0\): the embeddings are"
     ):
-        train(dataclasses.replace(tiny, loss="fails"), tmp_path / "run")
+        train(tiny.replace(loss="fails"), tmp_path / "run")
     assert Fails.calls == 3
 
 
@@ -181,7 +187,7 @@ def test_a_network_that_diverges_is_told_from_a_loss_that_fails(tiny, tmp_path):
     with pytest.raises(
         FloatingPointError, match="network's output is not finite, so training diverged; lower --lr"
     ):
-        train(dataclasses.replace(tiny, lr=1e30), tmp_path / "run")
+        train(tiny.replace(lr=1e30), tmp_path / "run")
 
 
 def test_collapse_is_warned_of(tiny, tmp_path, monkeypatch):
@@ -191,7 +197,7 @@ def test_collapse_is_warned_of(tiny, tmp_path, monkeypatch):
 
     monkeypatch.setitem(LOSSES, "contract", Contract)
     with pytest.warns(UserWarning, match="the embeddings have collapsed at epoch"):
-        train(dataclasses.replace(tiny, loss="contract", k_max=1, epochs=6, lr=3e-3), tmp_path / "run")
+        train(tiny.replace(loss="contract", k_max=1, epochs=6, lr=3e-3), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -214,7 +220,7 @@ def test_collapse_is_warned_of(tiny, tmp_path, monkeypatch):
 )
 def test_bad_input_is_refused_before_anything_is_written(tiny, tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
-        train(dataclasses.replace(tiny, **change), tmp_path / "run")
+        train(tiny.replace(**change), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -225,39 +231,37 @@ def test_a_class_with_one_image_is_refused_dropped_or_kept(photos, tiny, tmp_pat
     shutil.copytree(photos, tmp_path / "photos" / "test")
     for number in range(1, 6):
         (tmp_path / "photos" / "train" / "class03" / f"{number}.png").unlink()
-    config = dataclasses.replace(tiny, data=str(tmp_path / "photos"))
+    config = tiny.replace(data=str(tmp_path / "photos"))
     with pytest.raises(
         ValueError, match=r"1 training classes have one image only \('class03'\).*--singletons drop"
     ):
         prepare(config)
-    assert len(prepare(dataclasses.replace(config, singletons="drop")).train) == 90
-    assert len(prepare(dataclasses.replace(config, singletons="keep")).train) == 91
+    assert len(prepare(config.replace(singletons="drop")).train) == 90
+    assert len(prepare(config.replace(singletons="keep")).train) == 91
 
 
 def test_cuda_without_a_gpu_is_a_clear_error(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="torch finds no GPU here; use --device cpu"):
-        train(dataclasses.replace(tiny, device="cuda"), tmp_path / "run")
+        train(tiny.replace(device="cuda"), tmp_path / "run")
 
 
 def test_a_checkpoint_of_other_data_is_refused(tiny, tmp_path, photos):
-    train(dataclasses.replace(tiny, epochs=1), tmp_path / "run")
-    other = dataclasses.replace(tiny, test_classes=0.25)
+    train(tiny.replace(epochs=1), tmp_path / "run")
+    other = tiny.replace(test_classes=0.25)
     with pytest.raises(
         ValueError, match=r"it divides 48 training images, there are 72 now\); resume with those"
     ):
         train(other, tmp_path / "run", resume=True)
     with pytest.raises(ValueError, match="the checkpoint does not fit the settings"):
-        train(dataclasses.replace(tiny, dim=8), tmp_path / "run", resume=True)
+        train(tiny.replace(dim=8), tmp_path / "run", resume=True)
     with pytest.raises(ValueError, match="the classes of the training images were others"):
-        train(
-            dataclasses.replace(tiny, seed=1), tmp_path / "run", resume=True
-        )  # which splits them another way
+        train(tiny.replace(seed=1), tmp_path / "run", resume=True)  # which splits them another way
 
 
 def test_config_is_what_the_run_was_trained_with(tiny, tmp_path):
-    train(dataclasses.replace(tiny, epochs=1), tmp_path / "run")
-    assert Run.open(tmp_path / "run").config == dataclasses.replace(tiny, epochs=1)
+    train(tiny.replace(epochs=1), tmp_path / "run")
+    assert Run.open(tmp_path / "run").config == tiny.replace(epochs=1)
     assert isinstance(Run.open(tmp_path / "run").config, Config)
 
 
@@ -265,8 +269,7 @@ def test_config_is_what_the_run_was_trained_with(tiny, tmp_path):
 @pytest.mark.parametrize("compiling", ["auto", "off"])
 def test_a_gpu_trains_the_demo_and_resumes(tmp_path, compiling):
     torch.compiler.reset()
-    config = dataclasses.replace(
-        preset("demo"),
+    config = preset("demo").replace(
         epochs=6,
         divide_every=2,
         device="cuda",
@@ -276,7 +279,7 @@ def test_a_gpu_trains_the_demo_and_resumes(tmp_path, compiling):
     )
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*cannot be (compiled or )?captured")
-        train(dataclasses.replace(config, epochs=3), tmp_path / "run")
+        train(config.replace(epochs=3), tmp_path / "run")
         before = Run.open(tmp_path / "run").load()["model"]
         records = train(config, tmp_path / "run", resume=True)
     after = Run.open(tmp_path / "run").load()["model"]
@@ -293,7 +296,7 @@ def test_a_gpu_trains_the_demo_and_resumes(tmp_path, compiling):
 def test_what_is_compiled_again_trains_the_same_if_nothing_is_chosen_by_the_clock(tmp_path, monkeypatch):
     monkeypatch.setattr("torch._inductor.config.deterministic", True)
     monkeypatch.setattr("torch._inductor.config.force_disable_caches", True)
-    config = dataclasses.replace(preset("demo"), epochs=4, divide_every=1, device="cuda", precision="bf16")
+    config = preset("demo").replace(epochs=4, divide_every=1, device="cuda", precision="bf16")
     losses = []
     for name in ("once", "again"):
         torch.compiler.reset()
@@ -305,8 +308,7 @@ def test_what_is_compiled_again_trains_the_same_if_nothing_is_chosen_by_the_cloc
 def test_what_is_compiled_trains_as_what_is_not(tmp_path):
     """In full precision, with a loss that draws nothing: the same losses, epoch by epoch, but for rounding."""
     torch.compiler.reset()
-    config = dataclasses.replace(
-        preset("demo"),
+    config = preset("demo").replace(
         loss="npairs",
         dropout=0.0,
         epochs=2,
@@ -316,8 +318,7 @@ def test_what_is_compiled_trains_as_what_is_not(tmp_path):
         precision="fp32",
     )
     fast, plain = (
-        train(dataclasses.replace(config, compile=compiling), tmp_path / compiling)
-        for compiling in ("auto", "off")
+        train(config.replace(compile=compiling), tmp_path / compiling) for compiling in ("auto", "off")
     )
     for a, b in zip(fast, plain, strict=True):
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-2)

@@ -1,11 +1,8 @@
 """The settings of a training run of a second."""
 
-import dataclasses
-
 from divconq.presets import preset
 
-TINY = dataclasses.replace(
-    preset("demo"),
+TINY = preset("demo").replace(
     loss="margin",
     masks="learned",
     per_class=None,

@@ -1,7 +1,7 @@
 """Improving deep metric learning by divide and conquer, around any loss and any backbone.
 
 >>> import divconq
->>> divconq.preset("cub").k_max
+>>> divconq.preset("cub").division.k_max
 4
 """
 

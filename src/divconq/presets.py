@@ -1,19 +1,17 @@
-"""Settings to start from: one for the built-in data, one for each benchmark of the paper.
+"""Presets: settings to start from, for the built-in data, each benchmark of the paper and own photos.
 
     divconq train demo --out runs/demo
     divconq presets show cub
 
-The benchmark presets hold the paper's hyperparameters (its supplement, section B; ResNet-50, d = 512), but for
-``cub``, which was tuned: the paper's are ``cub-paper``.
+The presets of the benchmarks hold the paper's hyperparameters (supplement, section B; ResNet-50, d = 512). Only
+``cub`` is tuned; ``cub-paper`` holds the paper's.
 """
-
-import dataclasses
 
 from divconq.checks import did_you_mean
 from divconq.config import Config
 
-# Two to three minutes on two CPU cores. Chosen by R@1 on demo:1 (other species); benchmarks/demo.md has the results.
-DEMO = Config(
+# Trains two to three minutes on two CPU cores. Selected by R@1 on demo:1 (other species); see benchmarks/demo.md.
+DEMO = Config.of(
     data="demo",
     image_size=48,
     resize=54,
@@ -34,14 +32,13 @@ DEMO = Config(
 )
 
 # Paper: R@1 68.16, NMI 69.49, mARP 55.35 with learned masks; 66.93 for the margin loss alone.
-CUB_PAPER = Config(data="cub", augmentation="geom+color")
+CUB_PAPER = Config.of(data="cub", augmentation="geom+color")
 
-# What did better on held-out training classes, with and without divide and conquer: benchmarks/cub.md.
-CUB = dataclasses.replace(
-    CUB_PAPER,
+# Better on held-out training classes, with and without divide and conquer; see benchmarks/cub.md.
+CUB = CUB_PAPER.replace(
     pooling="avgmax",
     masks="fixed",
-    mask_lr_scale=1000.0,  # this and the next for --masks learned
+    mask_lr_scale=1000.0,  # this and the next setting are for --masks learned
     mask_split_noise=0.2,
     loss_args={"sampling_dim": 128},
     epochs=30,
@@ -49,28 +46,26 @@ CUB = dataclasses.replace(
 )
 
 # Paper: R@1 87.76, NMI 70.67, mARP 65.97 with learned masks; 85.12 for the margin loss alone.
-CARS = Config(data="cars", augmentation="color-heavy")
+CARS = Config.of(data="cars", augmentation="color-heavy")
 
 # The large benchmarks: two images of a class in a batch, division every second epoch.
-LARGE = Config(batch=80, per_class=2, divide_every=2, weight_decay=1e-4)
+LARGE = Config.of(batch=80, per_class=2, divide_every=2, weight_decay=1e-4)
 
 # Paper: R@1 90.40, NMI 89.91, mARP 88.47 with learned masks; 87.87 for the margin loss alone.
-INSHOP = dataclasses.replace(
-    LARGE, data="inshop", augmentation="geom", k_max=8, overlap_weight=0.2, epochs=400, ks=(1, 10, 20, 30)
+INSHOP = LARGE.replace(
+    data="inshop", augmentation="geom", k_max=8, overlap_weight=0.2, epochs=400, ks=(1, 10, 20, 30)
 )
 
 # Paper: R@1 79.77, NMI 89.67, mARP 79.56 with learned masks; 77.11 for the margin loss alone.
-SOP = dataclasses.replace(
-    LARGE, data="sop", k_max=32, overlap_weight=0.01, finetune_from=80, epochs=170, ks=(1, 10, 100)
-)
+SOP = LARGE.replace(data="sop", k_max=32, overlap_weight=0.01, finetune_from=80, epochs=170, ks=(1, 10, 100))
 
 # Paper, large test set: R@1 94.03, NMI 90.67, mARP 92.73 with learned masks; 89.75 for the margin loss alone.
-VEHICLEID = dataclasses.replace(
-    LARGE, data="vehicleid", k_max=16, overlap_weight=5e-4, finetune_from=80, epochs=170, ks=(1, 5)
+VEHICLEID = LARGE.replace(
+    data="vehicleid", k_max=16, overlap_weight=5e-4, finetune_from=80, epochs=170, ks=(1, 5)
 )
 
 # Your own photos: the settings of the small benchmarks.
-PHOTOS = Config(data="", epochs=60, train_recall=True)
+PHOTOS = Config.of(data="", epochs=60, train_recall=True)
 
 PRESETS = {
     "demo": DEMO,
@@ -85,9 +80,9 @@ PRESETS = {
 
 
 def preset(name: str) -> Config:
-    """The settings called ``name``.
+    """Return the settings of a preset.
 
-    >>> preset("sop").k_max
+    >>> preset("sop").division.k_max
     32
     """
     if name not in PRESETS:

@@ -1,6 +1,5 @@
 """Using a trained run: score it, or embed images with it."""
 
-import dataclasses
 from pathlib import Path
 from typing import Literal
 
@@ -47,10 +46,9 @@ class TrainedRun:
 
         ``same_camera`` takes the place of the run's own setting.
         """
-        config = dataclasses.replace(
-            self.config,
-            data=self.config.data if data is None else data,
-            same_camera=same_camera or self.config.same_camera,
+        config = self.config.replace(
+            data=self.config.data.name if data is None else data,
+            same_camera=same_camera or self.config.evaluation.same_camera,
         )
         dataset, _ = open_data(config)
         return search_scores(
@@ -68,14 +66,16 @@ class TrainedRun:
     ) -> tuple[Tensor, ImageSet]:
         """Unit vectors of one part of a dataset, or of every image below a folder."""
         if is_dataset(data):
-            config = dataclasses.replace(self.config, data=data, val_classes=0, same_camera="keep")
+            config = self.config.replace(data=data, val_classes=0, same_camera="keep")
             dataset, _ = open_data(config)
             images = getattr(dataset, split)
             if images is None:
                 raise ValueError(f"{data!r} has no gallery; use --split train or --split test")
         else:
             images = flat_folder(
-                Path(data), size=stored_side(self.config.resize), workers=threads(self.config.workers)
+                Path(data),
+                size=stored_side(self.config.data.resize),
+                workers=threads(self.config.runtime.workers),
             )
         return embed_images(self.config, self.model, images, progress="embedding").cpu(), images
 
@@ -83,8 +83,8 @@ class TrainedRun:
         try:
             return run.model(which)
         except ValueError as error:
-            if run.config.import_file is not None and "unknown backbone" in str(error):
-                name = run.config.import_file.name
+            if run.config.model.import_file is not None and "unknown backbone" in str(error):
+                name = run.config.model.import_file.name
                 raise ValueError(f"{run.folder} was trained with --import {name}; give it again") from error
             raise
 

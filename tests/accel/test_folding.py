@@ -1,5 +1,4 @@
 import copy
-import dataclasses
 
 import pytest
 import torch
@@ -253,7 +252,7 @@ def test_training_takes_the_same_steps():
 def test_a_run_folds_batchnorm_only_while_it_is_frozen(tiny, freeze, monkeypatch):
     monkeypatch.setattr(job, "_compiles", lambda config, device: True)
     monkeypatch.setattr(job, "fast_features", see_features)  # that needs a GPU
-    made = job.prepare(dataclasses.replace(tiny, backbone="resnet18", freeze_batchnorm=freeze))
+    made = job.prepare(tiny.replace(backbone="resnet18", freeze_batchnorm=freeze))
     assert made.fast
     assert is_folded(made.model) is freeze
     norms = [module for module in made.model.train().modules() if isinstance(module, nn.BatchNorm2d)]

@@ -1,6 +1,5 @@
 """Small runs and subjects to study."""
 
-import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +12,7 @@ from divconq.config import Config
 from divconq.data.dataset import ImageSet, InMemory
 from tiny_settings import TINY
 
-SETTINGS = dataclasses.replace(TINY, epochs=3, nmi=False)
+SETTINGS = TINY.replace(epochs=3, nmi=False)
 
 
 def made_images(labels, **factors):
@@ -51,7 +50,7 @@ def made_subject(
     if clusters == "random":
         clusters = torch.randint(k, (sizes["train"],), generator=generator)
     masks = torch.randn(k, d, generator=generator).relu()
-    record = RunRecord(Path("run"), config or Config(k_max=4), (), (), ())
+    record = RunRecord(Path("run"), config or Config.of(k_max=4), (), (), ())
     return Subject("run", record, 1, images, f, masks, clusters)
 
 

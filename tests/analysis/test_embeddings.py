@@ -23,7 +23,7 @@ def trained(tmp_path_factory):
     """A run with held-out classes, on photos of its own."""
     folder = tmp_path_factory.mktemp("embeddings")
     photos = write_photos(folder / "photos", classes=8, images=4)
-    config = dataclasses.replace(SETTINGS, data=str(photos), epochs=1, k_max=1, val_classes=1, batch=4)
+    config = SETTINGS.replace(data=str(photos), epochs=1, k_max=1, val_classes=1, batch=4)
     train(config, folder / "run")
     return folder
 
@@ -63,7 +63,7 @@ def test_they_are_the_unit_vectors_of_f_without_masks(run):
     for split, some in images.items():
         pixels = some.pixels.load(torch.arange(len(some)))
         with torch.no_grad():
-            f = model(see_test_view(pixels, some.pixels.aspect, config.image_size, config.resize))
+            f = model(see_test_view(pixels, some.pixels.aspect, config.data.image_size, config.data.resize))
         assert found[split].dtype == torch.float32
         torch.testing.assert_close(found[split], F.normalize(f), atol=1e-5, rtol=0)
 
@@ -98,14 +98,14 @@ def test_other_weights_are_noticed(run, passes):
 @pytest.mark.parametrize("change", [{"image_size": 12}, {"resize": 24}])
 def test_other_settings_are_noticed(run, passes, change):
     made(run)
-    other = dataclasses.replace(run, config=dataclasses.replace(run.config, **change))
+    other = dataclasses.replace(run, config=run.config.replace(**change))
     made(other)
     assert len(passes) == 4
 
 
 def test_other_split_is_noticed(run, passes):
     made(run)
-    made(dataclasses.replace(run, config=dataclasses.replace(run.config, val_classes=0)))
+    made(dataclasses.replace(run, config=run.config.replace(val_classes=0)))
     assert passes == [12, 16, 16, 16]
 
 
@@ -152,7 +152,7 @@ def test_a_damaged_file_is_made_anew(run, passes, damage):
 def test_what_cannot_be_kept_is_still_used(run, passes):
     (run.folder / "analysis").write_text("a file where the folder should be")
     with pytest.warns(UserWarning, match="the embeddings are not kept for the next time"):
-        assert made(run)["test"].shape == (16, run.config.dim)
+        assert made(run)["test"].shape == (16, run.config.model.dim)
 
 
 def test_embeddings_that_are_not_finite_are_refused(run):

@@ -1,5 +1,3 @@
-import dataclasses
-
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -12,11 +10,11 @@ from divconq.runs import checkpoints
 from divconq.runs.folder import Run
 from divconq.train import train
 
-SETTINGS = Config(backbone="small", pretrained=False, dim=8, epochs=4, k_max=4, divide_every=2)
+SETTINGS = Config.of(backbone="small", pretrained=False, dim=8, epochs=4, k_max=4, divide_every=2)
 
 
 def make_run(tmp_path, **changes):
-    return Run.create(tmp_path / "run", dataclasses.replace(SETTINGS, **changes))
+    return Run.create(tmp_path / "run", SETTINGS.replace(**changes))
 
 
 def masks_of(k, **settings):
@@ -30,19 +28,22 @@ def test_a_whole_run_is_read(tmp_path, tiny):
     train(tiny, tmp_path / "run")
     record = read_run(tmp_path / "run")
     assert record.config == tiny
-    assert [row["epoch"] for row in record.metrics] == list(range(1, tiny.epochs + 1))
+    assert [row["epoch"] for row in record.metrics] == list(range(1, tiny.optimisation.epochs + 1))
     assert record.curve("loss") == (
-        list(range(1, tiny.epochs + 1)),
+        list(range(1, tiny.optimisation.epochs + 1)),
         [row["loss"] for row in record.metrics],
     )
     assert record.curve("unheard of") == ([], [])
-    assert [division.k for division in record.divisions][-1] == tiny.k_max
+    assert [division.k for division in record.divisions][-1] == tiny.division.k_max
     assert not [line for line in record.missing if "stopped" in line or ".pt" in line or "model" in line]
 
     snapshot = record.snapshot()
     model, masks = snapshot.network, snapshot.masks
-    assert len(masks) == tiny.k_max
-    final, x = Run.open(tmp_path / "run").model(), torch.randn(3, 3, tiny.image_size, tiny.image_size)
+    assert len(masks) == tiny.division.k_max
+    final, x = (
+        Run.open(tmp_path / "run").model(),
+        torch.randn(3, 3, tiny.data.image_size, tiny.data.image_size),
+    )
     with torch.no_grad():
         expected = torch.nn.functional.normalize(final(x))
         torch.testing.assert_close(subspace(model(x), masks.sum(0)), expected)

@@ -47,11 +47,11 @@ def runs(photos, tmp_path_factory):
     ]
     with (folder / "shop.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("path", "label", "camera", "split"), *rows])
-    config = dataclasses.replace(SETTINGS, data=str(photos))
+    config = SETTINGS.replace(data=str(photos))
     train(config, folder / "divided")
-    train(dataclasses.replace(config, masks="none", epochs=2), folder / "unmasked")
-    train(dataclasses.replace(config, k_max=1, epochs=1), folder / "whole")
-    train(dataclasses.replace(config, data=str(folder / "shop.csv")), folder / "shop")
+    train(config.replace(masks="none", epochs=2), folder / "unmasked")
+    train(config.replace(k_max=1, epochs=1), folder / "whole")
+    train(config.replace(data=str(folder / "shop.csv")), folder / "shop")
     return folder
 
 
@@ -227,7 +227,7 @@ def test_a_run_without_checkpoint_has_curves_and_divisions(copy):
 
 
 def test_a_run_that_stopped_at_once(tmp_path, photos):
-    run = Run.create(tmp_path / "run", dataclasses.replace(SETTINGS, data=str(photos)))
+    run = Run.create(tmp_path / "run", SETTINGS.replace(data=str(photos)))
     findings, pictures = analyse([run.folder], device="cpu")
     assert findings.training[0].curves == {}
     assert findings.clusters is None
@@ -239,7 +239,7 @@ def test_data_that_cannot_be_found(copy):
     folder = copy("divided")
     config = (folder / "config.yaml").read_text()
     record = read_run(folder)
-    (folder / "config.yaml").write_text(config.replace(record.config.data, "/nowhere/photos"))
+    (folder / "config.yaml").write_text(config.replace(record.config.data.name, "/nowhere/photos"))
     findings, pictures = analyse([folder], device="cpu")
     (sentence,) = findings.missing
     assert sentence.startswith("The images cannot be looked at: no dataset is called '/nowhere/photos'")
@@ -377,7 +377,7 @@ def test_divisions_step_by_step():
 @pytest.mark.parametrize("conquer", ["sum", "plain"])
 def test_subspaces_by_hand(gallery, conquer):
     sizes = {"train": 10, "test": 60, **({"gallery": 50} if gallery else {})}
-    config = Config(k_max=4, conquer=conquer)
+    config = Config.of(k_max=4, conquer=conquer)
     subject = made_subject(sizes, k=4, classes=12, config=config)
     baseline = made_subject(sizes, k=1, classes=12, seed=9)
     found = subspaces_of(subject, baseline)

@@ -1,5 +1,3 @@
-import dataclasses
-
 import pytest
 import torch
 
@@ -9,7 +7,7 @@ from divconq.training.setup import prepare
 
 
 def test_an_epoch_is_the_epoch_of_train(tiny, tmp_path):
-    config = dataclasses.replace(tiny, k_max=1, epochs=3, eval_every=3)
+    config = tiny.replace(k_max=1, epochs=3, eval_every=3)
     records = train(config, tmp_path / "run")
     ours = Training(prepare(config))
     for record in records:
@@ -18,7 +16,7 @@ def test_an_epoch_is_the_epoch_of_train(tiny, tmp_path):
 
 
 def test_batches_come_from_all_clusters(tiny):
-    ours = Training(prepare(dataclasses.replace(tiny, k_max=4)))
+    ours = Training(prepare(tiny.replace(k_max=4)))
     assert ours.job.masks.k == ours.partition.k == 4
     clusters = set()
     for _ in range(2):

@@ -100,7 +100,7 @@ class Outcome:
 
 # What there may be in the folder
 
-TINY = Config(
+TINY = Config.of(
     data="photos",
     image_size=16,
     resize=20,
@@ -281,7 +281,7 @@ def in_families(labels: Sequence[int], groups: Sequence[int]) -> ImageSet:
 def run(**changes: object) -> Run:
     """A run that has begun on photos that are there."""
     photos()
-    return Run.create(Path("run"), replace(TINY, data=str(Path("photos").resolve()), **changes))
+    return Run.create(Path("run"), TINY.replace(data=str(Path("photos").resolve()), **changes))
 
 
 def trained(**changes: object) -> Run:
@@ -479,7 +479,7 @@ def boxes(box: str) -> None:
 
 def photographed(**changes: object) -> Config:
     photos()
-    return replace(TINY, **changes)
+    return TINY.replace(**changes)
 
 
 def one_image() -> None:
@@ -637,40 +637,40 @@ COMMANDS = (
 )
 
 SETTINGS = (
-    Refusal("a number of clusters that doubling cannot reach", lambda: Config(k_max=6)),
+    Refusal("a number of clusters that doubling cannot reach", lambda: Config.of(k_max=6)),
     Refusal(
         "a count or a weight that is too small (of `epochs`, `batch`, `dim`, `per_class`, ...)",
-        lambda: Config(epochs=0),
+        lambda: Config.of(epochs=0),
         "use a larger one",
     ),
-    Refusal("a learning rate that is not positive", lambda: Config(lr=0.0), "use for example `--lr 1e-5`"),
-    Refusal("a dropout out of range", lambda: Config(dropout=1.0), "use for example `--dropout 0.01`"),
+    Refusal("a learning rate that is not positive", lambda: Config.of(lr=0.0), "use for example `--lr 1e-5`"),
+    Refusal("a dropout out of range", lambda: Config.of(dropout=1.0), "use for example `--dropout 0.01`"),
     Refusal(
         "masks that split too far apart",
-        lambda: Config(mask_split_noise=1.0),
+        lambda: Config.of(mask_split_noise=1.0),
         "use for example `--mask-split-noise 0.2`, or 0 as in the paper",
     ),
     Refusal(
         "a share of test classes out of range",
-        lambda: Config(test_classes=1.0),
+        lambda: Config.of(test_classes=1.0),
         "use for example `--test-classes 0.5`",
     ),
-    Refusal("fewer dimensions than fixed masks", lambda: Config(masks="fixed", dim=2, k_max=4)),
+    Refusal("fewer dimensions than fixed masks", lambda: Config.of(masks="fixed", dim=2, k_max=4)),
     Refusal("the same, of `Masks`", lambda: Masks(dim=2, k_max=4, kind="fixed")),
     Refusal("masks of an unknown kind", lambda: Masks(8, 2, "learnt"), "use one of them"),
     Refusal(
         "whole super-categories held out, and no number of classes",
-        lambda: Config(val_groups=True),
+        lambda: Config.of(val_groups=True),
         "use for example `--val-classes 10`",
     ),
-    Refusal("a batch that is no multiple", lambda: Config(batch=10, per_class=4)),
+    Refusal("a batch that is no multiple", lambda: Config.of(batch=10, per_class=4)),
     Refusal(
         "images smaller than what the network sees",
-        lambda: Config(image_size=224, resize=200),
+        lambda: Config.of(image_size=224, resize=200),
         "raise `--resize` or lower `--image-size`",
     ),
     Refusal("the same, of a view", lambda: check_crop(224, 200)),
-    Refusal("Recall@0", lambda: Config(ks=(0, 1))),
+    Refusal("Recall@0", lambda: Config.of(ks=(0, 1))),
     Refusal("an augmentation that does not exist", lambda: augmentation("geom+colour")),
     Refusal("a probability above 1", lambda: Augmentation(flip=2.0), "use for example 0.5"),
     Refusal("a crop that does not exist", lambda: Augmentation(crop="centre"), "use one of them"),

@@ -1,4 +1,3 @@
-import dataclasses
 import json
 import shutil
 import subprocess
@@ -60,11 +59,11 @@ def test_every_setting_is_a_documented_flag(capsys):
     with pytest.raises(SystemExit):
         main(["train", "cub", "--help"])
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    for field in dataclasses.fields(Config):
-        if field.name in ("loss_args", "miner_args"):
+    for setting in Config().settings():
+        if setting in ("loss_args", "miner_args"):
             continue
-        name = "import" if field.name == "import_file" else field.name.replace("_", "-")
-        assert f"--{name}" in text
+        name = "import" if setting == "import_file" else setting.replace("_", "-")
+        assert f"--{name} " in text
 
 
 def test_presets_are_listed_and_shown(capsys):
@@ -79,15 +78,15 @@ def test_train_writes_the_run_and_says_what_to_do_next(photos, tmp_path, capsys)
     out = capsys.readouterr().out
     assert "last (epoch 2)" in out
     assert f"divconq eval {tmp_path / 'run'}" in out
-    assert Run.open(tmp_path / "run").config.k_max == 2
+    assert Run.open(tmp_path / "run").config.division.k_max == 2
 
 
 def test_losses_miners_and_their_arguments_by_name(photos, tmp_path):
     flags = "--loss MultiSimilarityLoss --loss.alpha 3 --loss.base=0.4 --miner BatchEasyHardMiner"
     main(["train", "--data", str(photos), "--out", str(tmp_path / "run"), *TINY, *flags.split()])
     config = Run.open(tmp_path / "run").config
-    assert (config.loss, config.miner) == ("MultiSimilarityLoss", "BatchEasyHardMiner")
-    assert config.loss_args == {"alpha": 3, "base": 0.4}
+    assert (config.loss.name, config.loss.miner) == ("MultiSimilarityLoss", "BatchEasyHardMiner")
+    assert config.loss.args == {"alpha": 3, "base": 0.4}
 
 
 def test_eval_gives_the_scores_of_the_last_epoch_again(trained, capsys):
@@ -182,7 +181,9 @@ def test_a_resumed_run_says_what_was_changed_and_refuses_what_changes_the_result
     longer = changed(capsys, out, "--epochs", "3", "--eval-every", "2")
     assert "changed: epochs from 2 to 3 (every epoch is trained as before)" in longer
     config = Run.open(out).config
-    assert (config.workers, config.precision, config.epochs) == (1, "bf16", 3), "the next resume knows of it"
+    assert (config.runtime.workers, config.runtime.precision, config.optimisation.epochs) == (1, "bf16", 3), (
+        "the next resume knows of it"
+    )
     assert "changed:" not in changed(capsys, out)
 
     message = refused(capsys, "train", "--resume", out, "--lr", "0.01", "--seed", "5", "--workers", "2")
@@ -266,7 +267,7 @@ def test_no_folder_has_a_colon_in_its_name(data, folder, tmp_path, monkeypatch):
     asked = []
 
     def records(config, out, *, resume, stop, loggers):
-        asked.append((config.data, out))
+        asked.append((config.data.name, out))
         return [{"epoch": 1, "k": 1, "recall@1": 0.5, "seconds": {"train": 1.0}}]
 
     monkeypatch.setattr("divconq.train.train", records)

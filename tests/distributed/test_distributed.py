@@ -1,6 +1,5 @@
 import contextlib
 import copy
-import dataclasses
 import functools
 import io
 import multiprocessing
@@ -21,7 +20,6 @@ import jaxtyping
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_resume import assert_same_runs, flags
 from torch import nn
 
 from divconq.accel.device import threads
@@ -52,6 +50,7 @@ from divconq.training.optimizer import make_optimizer
 from divconq.training.step import TrainingStep
 from divconq.training.stop_signals import Stopped, StopSignals
 from killed_runs import at_call
+from test_resume import assert_same_runs, flags
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available() or sys.platform == "win32",
@@ -442,7 +441,7 @@ def test_a_slow_rank_is_not_dead(tmp_path):
 @pytest.fixture
 def smooth(tiny):
     """A run in which rounding stays rounding: no large steps, no dropout, which is each rank's own."""
-    return dataclasses.replace(tiny, lr=1e-5, mask_lr_scale=1.0, dropout=0.0, augmentation="geom+color")
+    return tiny.replace(lr=1e-5, mask_lr_scale=1.0, dropout=0.0, augmentation="geom+color")
 
 
 def files_of(folder):
@@ -457,7 +456,7 @@ def files_of(folder):
     ],
 )
 def test_a_run_of_several_processes_is_the_run_of_one(smooth, tmp_path, ranks, change):
-    config = dataclasses.replace(smooth, **change)
+    config = smooth.replace(**change)
     alone = train(config, tmp_path / "alone")
     told = run(ranks, functools.partial(train, config, tmp_path / "run"), tmp_path / "ranks")
     assert all(records == told[0] for records in told), "all are told what the first has written"
@@ -466,7 +465,8 @@ def test_a_run_of_several_processes_is_the_run_of_one(smooth, tmp_path, ranks, c
         assert one.keys() == other.keys()
         for name in one.keys() - {"seconds", "images_per_s"}:
             assert one[name] == pytest.approx(other[name], abs=1e-5 if name == "loss" else 1e-6), name
-    for name in (f"divisions/epoch_{epoch:04d}.safetensors" for epoch in range(1, config.epochs)):
+    epochs = range(1, config.optimisation.epochs)
+    for name in (f"divisions/epoch_{epoch:04d}.safetensors" for epoch in epochs):
         one, other = (load_file(tmp_path / run / name) for run in ("run", "alone"))
         assert len(one["labels"].unique()) == 2
         assert torch.equal(one["labels"], other["labels"])
@@ -477,13 +477,13 @@ def test_a_run_of_several_processes_is_the_run_of_one(smooth, tmp_path, ranks, c
 
 def test_dropout_is_each_ranks_own_and_a_run_that_goes_on_draws_it_again(smooth, tmp_path):
     """Also by another number of processes: what is in a checkpoint does not depend on it."""
-    config = dataclasses.replace(smooth, epochs=2, dropout=0.5)
+    config = smooth.replace(epochs=2, dropout=0.5)
     run(2, functools.partial(train, config, tmp_path / "whole"), tmp_path / "ranks")
     run(2, functools.partial(stopped, config, tmp_path / "run", after=6), tmp_path / "ranks")
     assert Run.open(tmp_path / "run").load()["step"] == 2
     run(2, functools.partial(train, config, tmp_path / "run", resume=True), tmp_path / "ranks")
     assert_same_runs(tmp_path / "whole", tmp_path / "run")
-    train(dataclasses.replace(config, epochs=3), tmp_path / "run", resume=True)
+    train(config.replace(epochs=3), tmp_path / "run", resume=True)
     assert len(Run.open(tmp_path / "run").metrics()) == 3
 
 
@@ -523,8 +523,8 @@ def test_a_signal_to_one_stops_all_after_the_same_step_with_one_checkpoint(smoot
 
 
 def refused(config, out):
-    own = dataclasses.replace(config, data="nowhere") if rank() == 1 else config
-    few = dataclasses.replace(config, batch=2)
+    own = config.replace(data="nowhere") if rank() == 1 else config
+    few = config.replace(batch=2)
     return [raised_by(functools.partial(train, one, out)) for one in (own, few)]
 
 
@@ -577,8 +577,7 @@ def on_one_gpu(config, out):
 
 @pytest.mark.gpu
 def test_two_processes_on_a_gpu_train_as_one(tmp_path):
-    config = dataclasses.replace(
-        preset("demo"),
+    config = preset("demo").replace(
         loss="npairs",
         dropout=0.0,
         epochs=2,
@@ -621,7 +620,7 @@ def arguments(config, out):
 
 
 def test_torchrun_starts_a_run_again_that_ends_as_one_that_was_not_killed(tiny, tmp_path):
-    config = dataclasses.replace(tiny, epochs=2)
+    config = tiny.replace(epochs=2)
     (tmp_path / "dies_once.py").write_text(DIES_ONCE)
     process = launched("--max-restarts", "1", tmp_path / "dies_once.py", *arguments(config, tmp_path / "run"))
     told, said = process.communicate(timeout=120)
@@ -637,7 +636,7 @@ def test_torchrun_starts_a_run_again_that_ends_as_one_that_was_not_killed(tiny, 
 @pytest.mark.slow
 def test_a_signal_to_torchrun_saves_and_says_how_to_go_on(tiny, tmp_path):
     out = tmp_path / "run"
-    process = launched("-m", "divconq", *arguments(dataclasses.replace(tiny, epochs=10_000), out))
+    process = launched("-m", "divconq", *arguments(tiny.replace(epochs=10_000), out))
     while not (out / "last.pt").exists() and process.poll() is None:
         time.sleep(0.1)
     process.terminate()

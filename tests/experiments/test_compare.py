@@ -1,4 +1,3 @@
-import dataclasses
 import json
 import statistics
 from pathlib import Path
@@ -22,8 +21,8 @@ masks fixed 2 of 3  R@1    72.00 ± 2.83     83.00 ± 4.24  17 ± 3 s
 
 def made(folder, scores, config=None, seconds=(4.0, 1.0), **changes):
     """A run whose R@1 is ``scores`` at its epochs, in percent; None is an epoch that was not evaluated."""
-    config = config or Config(epochs=len(scores), ks=(1, 10))
-    run = Run.create(Path(folder), dataclasses.replace(config, **changes))
+    config = config or Config.of(epochs=len(scores), ks=(1, 10))
+    run = Run.create(Path(folder), config.replace(**changes))
     for epoch, score in enumerate(scores, 1):
         figures = {}
         if score is not None:
@@ -33,7 +32,7 @@ def made(folder, scores, config=None, seconds=(4.0, 1.0), **changes):
                 "map@r": score / 400,
                 "nmi": 0.3,
             }
-            if run.config.val_classes:
+            if run.config.data.val_classes:
                 figures["val_map@r"] = 1 - score / 100
         phases = {"train": seconds[0], "divide": seconds[1], "evaluate": 100.0}
         run.log({"epoch": epoch, "k": 1, "loss": 1.0, **figures, "seconds": phases})
@@ -98,7 +97,7 @@ def test_the_best_epoch_is_chosen_by_the_runs_own_criterion():
 
 
 def test_runs_that_never_were_evaluated_or_are_not_at_their_end_are_listed_and_said_so():
-    config = Config(epochs=3, ks=(1, 10))
+    config = Config.of(epochs=3, ks=(1, 10))
     made("done", [50, 50, 50], config)
     made("begun", [], config, seed=1)
     made("scoreless", [None, None], config, seed=2)
@@ -138,7 +137,7 @@ def test_rows_that_differ_in_much_are_called_by_a_run():
 
 def test_results_of_reproduce_stand_beside_run_folders_also_of_an_older_version():
     made("run-0", [50, 50], seed=0)
-    config = Config(epochs=2, ks=(1, 10), seed=1)
+    config = Config.of(epochs=2, ks=(1, 10), seed=1)
     old = {name: value for name, value in settings(config).items() if name != "same_camera"}
     metrics = {"epoch": [1, 2], "recall@1": [None, 0.6], "seconds_train": [5.0, 5.0]}
     result = Result("t", "r", 1, old, {}, {}, "c", "h", "2", "2026", 10.0, metrics)
@@ -167,7 +166,7 @@ def test_the_table_in_a_terminal(capsys):
             seed=seed,
             seconds=(6.5 + 2 * seed, 1),
         )
-    made("fixed-2", [], Config(epochs=2, ks=(1, 10)), masks="fixed", seed=2)
+    made("fixed-2", [], Config.of(epochs=2, ks=(1, 10)), masks="fixed", seed=2)
     names = ["none-0", "none-1", "fixed-0", "fixed-1", "fixed-2"]
     main(["compare", *names, "--metric", "recall@1,recall@10,nmi"])
     out = capsys.readouterr().out

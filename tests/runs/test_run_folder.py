@@ -1,4 +1,3 @@
-import dataclasses
 import json
 
 import pytest
@@ -11,7 +10,7 @@ from divconq.runs.folder import Run
 
 @pytest.fixture
 def run(tmp_path):
-    return Run.create(tmp_path / "run", Config(backbone="small", pretrained=False, dim=8))
+    return Run.create(tmp_path / "run", Config.of(backbone="small", pretrained=False, dim=8))
 
 
 def test_a_folder_that_exists_is_refused_and_left_alone(tmp_path):
@@ -39,10 +38,10 @@ def test_the_log_is_one_object_an_epoch_and_can_be_rewound(run):
     with (run.folder / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 4, "lo')  # the power failed here
     assert [record["epoch"] for record in run.metrics()] == [1, 2, 3]
-    run.rewind(2, 2, dataclasses.replace(run.config, epochs=9))
+    run.rewind(2, 2, run.config.replace(epochs=9))
     lines = (run.folder / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
-    assert Run.open(run.folder).config.epochs == 9
+    assert Run.open(run.folder).config.optimisation.epochs == 9
 
 
 def test_divisions_after_the_place_it_goes_on_from_are_forgotten_and_so_is_what_was_half_written(run):

@@ -19,7 +19,7 @@ from divconq.training.loggers import Loggers, check_loggers, scalars
 
 @pytest.fixture
 def run(tmp_path):
-    return Run.create(tmp_path / "my run", Config(k_max=8))
+    return Run.create(tmp_path / "my run", Config.of(k_max=8))
 
 
 def record(epoch, loss=None):
@@ -86,17 +86,15 @@ def wandb(monkeypatch):
 
 
 def test_tensorboard_shows_the_curves_of_a_run_also_after_it_was_resumed(tiny, tmp_path):
-    from dataclasses import replace
-
     out = tmp_path / "run"
-    records = train(replace(tiny, epochs=2), out, loggers=["tensorboard"])
+    records = train(tiny.replace(epochs=2), out, loggers=["tensorboard"])
     assert points(out) == curves(records)
     assert {"loss", "k", "recall@1", "train_recall@1", "map@r", "nmi", "overlap", "images_per_s"} < set(
         points(out)
     )
     assert {"seconds/train", "seconds/divide", "seconds/evaluate"} < set(points(out))
-    train(replace(tiny, epochs=3), out, resume=True)  # without it
-    records = train(replace(tiny, epochs=4), out, resume=True, loggers=["tensorboard"])
+    train(tiny.replace(epochs=3), out, resume=True)  # without it
+    records = train(tiny.replace(epochs=4), out, resume=True, loggers=["tensorboard"])
     assert points(out) == curves(records), "the epoch that was trained without is there, too"
 
 

@@ -1,4 +1,3 @@
-import dataclasses
 import warnings
 
 import pytest
@@ -21,9 +20,9 @@ from divconq.training.schedule import divides, k_reached, warn_of_few_epochs
     ],
 )
 def test_clusters_double_with_every_division(settings, k):
-    config = Config(divide_every=10, **settings)
+    config = Config.of(divide_every=10, **settings)
     assert k_reached(config) == k
-    assert any(divides(config, epoch) for epoch in range(config.epochs)) == (k > 1)
+    assert any(divides(config, epoch) for epoch in range(config.optimisation.epochs)) == (k > 1)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -33,7 +32,7 @@ def test_presets_get_to_all_their_clusters(name):
 
 
 def test_a_run_says_at_once_that_it_is_too_short(tiny, tmp_path):
-    config = dataclasses.replace(tiny, epochs=2, divide_every=1, k_max=4)
+    config = tiny.replace(epochs=2, divide_every=1, k_max=4)
     said = "K = 2 of k_max = 4, since it divides every 1 of its 2 epochs; raise --epochs above 2, or lower"
     with pytest.warns(UserWarning, match=said):
         log = train(config, tmp_path / "run")

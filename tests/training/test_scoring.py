@@ -27,7 +27,7 @@ def slow_recall(x, labels, cameras=None):
 
 
 def recall(job, images, **changes):
-    config = dataclasses.replace(job.config, **changes)
+    config = job.config.replace(**changes)
     return train_recall(config, job.embed(images), images)
 
 
@@ -75,13 +75,13 @@ def test_a_division_uses_what_the_evaluation_before_it_embedded(tiny, tmp_path, 
 
     real = Job.embed
     monkeypatch.setattr(Job, "embed", embed)
-    train(dataclasses.replace(tiny, **({"train_recall": True} | changes)), tmp_path / "run")
+    train(tiny.replace(**({"train_recall": True} | changes)), tmp_path / "run")
     assert embedded == passes * [True]
 
 
 def test_it_is_logged_at_evaluated_epochs_and_changes_nothing_else(tiny, tmp_path):
-    on = train(dataclasses.replace(tiny, eval_every=2, train_recall=True), tmp_path / "on")
-    off = train(dataclasses.replace(tiny, eval_every=2, train_recall=False), tmp_path / "off")
+    on = train(tiny.replace(eval_every=2, train_recall=True), tmp_path / "on")
+    off = train(tiny.replace(eval_every=2, train_recall=False), tmp_path / "off")
     assert [record["epoch"] for record in on if "train_recall@1" in record] == [2, 4]
     assert [(epoch, test) for epoch, _, test in generalisation(on)] == [
         (record["epoch"], record["recall@1"]) for record in off if "recall@1" in record
@@ -98,7 +98,7 @@ def test_it_is_logged_at_evaluated_epochs_and_changes_nothing_else(tiny, tmp_pat
 def test_a_run_may_go_on_with_it_or_without(tiny, tmp_path, capsys):
     from divconq.cli import main
 
-    train(dataclasses.replace(tiny, epochs=1, train_recall=False), tmp_path / "run")
+    train(tiny.replace(epochs=1, train_recall=False), tmp_path / "run")
     main(["train", "--resume", str(tmp_path / "run"), "--epochs", "2", "--train-recall"])
     said = capsys.readouterr()
     assert "changed: train_recall from False to True (the result stays the same)" in said.err

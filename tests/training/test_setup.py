@@ -1,5 +1,4 @@
 import csv
-import dataclasses
 import json
 from functools import partial
 
@@ -47,11 +46,11 @@ def a_few_cameras(label, number):
 @pytest.mark.parametrize("split", [train_or_test, query_or_gallery])
 def test_a_run_drops_or_keeps_what_the_same_camera_saw(split, tiny, photos, tmp_path, capsys):
     table = write_table(tmp_path, photos, a_few_cameras, split)
-    config = dataclasses.replace(tiny, data=table, epochs=1)
+    config = tiny.replace(data=table, epochs=1)
     scores = {}
     for same_camera in ("drop", "keep"):
         out = tmp_path / same_camera
-        (record,) = train(dataclasses.replace(config, same_camera=same_camera), out)
+        (record,) = train(config.replace(same_camera=same_camera), out)
         run = TrainedRun(out, device="cpu")
         x, test = run.embed(table)
         arguments, cameras = (x, test.labels), {"query_cameras": test.factors["camera"]}
@@ -59,7 +58,9 @@ def test_a_run_drops_or_keeps_what_the_same_camera_saw(split, tiny, photos, tmp_
             y, gallery = run.embed(table, "gallery")
             arguments += (y, gallery.labels)
             cameras["gallery_cameras"] = gallery.factors["camera"]
-        twin = scores_by_hand(*arguments, ks=config.ks, **(cameras if same_camera == "drop" else {}))
+        twin = scores_by_hand(
+            *arguments, ks=config.evaluation.ks, **(cameras if same_camera == "drop" else {})
+        )
         scores[same_camera] = {name: record[name] for name in twin}
         assert scores[same_camera] == pytest.approx(twin, abs=1e-9)
     assert scores["drop"]["queries_without_positive"] >= 2, "those of class 9"
@@ -73,13 +74,13 @@ def test_a_run_drops_or_keeps_what_the_same_camera_saw(split, tiny, photos, tmp_
 @pytest.mark.parametrize("split", [train_or_test, query_or_gallery])
 def test_nothing_to_find_by_another_camera_is_told_before_training(split, tiny, photos, tmp_path):
     table = write_table(tmp_path, photos, lambda label, number: label, split)
-    config = dataclasses.replace(tiny, data=table, epochs=1)
+    config = tiny.replace(data=table, epochs=1)
     with pytest.raises(
         ValueError, match=r"no test image has another .* by another camera .* --same-camera keep"
     ):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    train(dataclasses.replace(config, same_camera="keep"), tmp_path / "run")
+    train(config.replace(same_camera="keep"), tmp_path / "run")
     run = TrainedRun(tmp_path / "run", device="cpu")
     run.config = config
     assert len(run.embed(table)[0]) == (48 if split is train_or_test else 16), "nothing is searched"
@@ -92,13 +93,13 @@ def test_classes_that_are_held_out_must_have_something_to_find_too(tiny, photos,
         return label if label < 8 else number
 
     table = write_table(tmp_path, photos, camera, train_or_test)
-    config = dataclasses.replace(tiny, data=table, val_classes=2)
+    config = tiny.replace(data=table, val_classes=2)
     with pytest.raises(ValueError, match=r"no held-out image has another .* --same-camera keep"):
         prepare(config)
-    assert prepare(dataclasses.replace(config, same_camera="keep")).validation is not None
+    assert prepare(config.replace(same_camera="keep")).validation is not None
     assert open_data(config)[1] is not None, "to score a run, they do not matter"
     with pytest.raises(ValueError, match="and a held-out query can find 11; add held-out images"):
-        prepare(dataclasses.replace(config, same_camera="keep", ks=(1, 12)))
+        prepare(config.replace(same_camera="keep", ks=(1, 12)))
 
 
 # One gallery image per vehicle
@@ -130,8 +131,8 @@ def vehicles(photos, tmp_path, monkeypatch):
 @pytest.mark.parametrize("cache", [True, False])
 def test_vehicleid_is_also_searched_with_one_gallery_image_each(cache, vehicles, tiny, tmp_path, capsys):
     out = tmp_path / "run"
-    config = dataclasses.replace(
-        tiny, data="vehicleid:800", root=vehicles, ks=(1, 2, 5), epochs=1, seed=3, cache=cache, val_classes=2
+    config = tiny.replace(
+        data="vehicleid:800", root=vehicles, ks=(1, 2, 5), epochs=1, seed=3, cache=cache, val_classes=2
     )
     (record,) = train(config, out)
     x, test = TrainedRun(out, device="cpu").embed("vehicleid:800")
@@ -141,7 +142,7 @@ def test_vehicleid_is_also_searched_with_one_gallery_image_each(cache, vehicles,
     drawn = {name: value for name, value in record.items() if "reid" in name}
     assert drawn == pytest.approx({f"reid_{name}": value for name, value in expected.items()}, abs=1e-9)
     assert 0 < drawn["reid_recall@1"] < drawn["reid_recall@2"] <= 1
-    alone = scores_by_hand(x, test.labels, ks=config.ks)
+    alone = scores_by_hand(x, test.labels, ks=config.evaluation.ks)
     assert {name: record[name] for name in alone} == pytest.approx(alone, abs=1e-9)
 
     main(["eval", str(out), "--device", "cpu", "--json"])
@@ -155,7 +156,7 @@ def test_vehicleid_is_also_searched_with_one_gallery_image_each(cache, vehicles,
 
 
 def test_without_a_possible_k_no_gallery_is_drawn(vehicles, tiny, tmp_path):
-    config = dataclasses.replace(tiny, data="vehicleid:800", root=vehicles, ks=(4,), epochs=1)
+    config = tiny.replace(data="vehicleid:800", root=vehicles, ks=(4,), epochs=1)
     scores = prepare(config).scores()
     assert "recall@4" in scores
     assert not any("reid" in name for name in scores)

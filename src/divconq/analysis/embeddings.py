@@ -66,11 +66,11 @@ def identity(config: Config, snapshot: Snapshot, images: Mapping[Split, ImageSet
     for name, weight in snapshot.network.state_dict().items():
         digest.update(name.encode())
         digest.update(_bytes(weight))
-    settings = {name: getattr(config, name) for name in SETTINGS}
-    digest.update(json.dumps(settings).encode())
+    settings = config.settings()
+    digest.update(json.dumps({name: settings[name] for name in SETTINGS}).encode())
     for split, some in images.items():
         digest.update(json.dumps([split, *some.paths]).encode())
-        digest.update(_contents(some, threads(config.workers)))
+        digest.update(_contents(some, threads(config.runtime.workers)))
     return digest.hexdigest()
 
 

@@ -64,7 +64,9 @@ class RunRecord:
         ValueError says why, if there is no checkpoint or it cannot be read.
         """
         state = Run(self.folder, self.config).load(which)
-        model = make_model(self.config.backbone, self.config.dim, pooling=self.config.pooling)
+        model = make_model(
+            self.config.model.backbone, self.config.model.dim, pooling=self.config.model.pooling
+        )
         try:
             model.load_state_dict(state["model"])
             masks: Tensor = state["masks"]["weight"][: int(state["masks"]["count"])].relu()
@@ -146,9 +148,9 @@ def _missing_epochs(config: Config, metrics: Sequence[Mapping[str, Any]]) -> lis
     if not metrics:
         return ["No epoch was logged: the run stopped before the end of its first."]
     sentences = []
-    if int(metrics[-1]["epoch"]) < config.epochs:
+    if int(metrics[-1]["epoch"]) < config.optimisation.epochs:
         sentences.append(
-            f"The run stopped early: {metrics[-1]['epoch']} of {config.epochs} epochs are there."
+            f"The run stopped early: {metrics[-1]['epoch']} of {config.optimisation.epochs} epochs are there."
         )
     if not curve(metrics, SCORE)[0]:
         sentences.append(f"No {SCORE} was logged: no epoch has been evaluated yet.")
@@ -163,16 +165,17 @@ def _missing_divisions(
     config: Config, metrics: Sequence[Mapping[str, Any]], divisions: Sequence[Division]
 ) -> list[str]:
     sentences = []
-    if config.k_max == 1:
+    if config.division.k_max == 1:
         sentences.append("There are no divisions: k_max is 1, so all images are one cluster.")
     elif not divisions:
         done = metrics[-1]["epoch"] if metrics else 0
         sentences.append(
-            f"There are no divisions: {done} epochs were made, and the data is divided every {config.divide_every}."
+            f"There are no divisions: {done} epochs were made, and the data is divided every "
+            f"{config.division.divide_every}."
         )
-    elif divisions[-1].k < config.k_max:
-        sentences.append(f"K reached {divisions[-1].k} of k_max = {config.k_max}.")
-    if config.masks == "none":
+    elif divisions[-1].k < config.division.k_max:
+        sentences.append(f"K reached {divisions[-1].k} of k_max = {config.division.k_max}.")
+    if config.masks.kind == "none":
         sentences.append("There are no subspaces: the run was trained with masks none.")
     if len({len(division.labels) for division in divisions}) > 1:
         sentences.append("The divisions are of different numbers of images; they cannot be compared.")

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 import torch
-import yaml
 from torch import Tensor
 
 from divconq.accel.device import pick_device
@@ -17,7 +16,7 @@ from divconq.analysis.mistakes import errors_of
 from divconq.analysis.pictures import pictures
 from divconq.analysis.runs import RunRecord, generalisation, read_run
 from divconq.analysis.subject import Subject
-from divconq.config import Config, to_yaml
+from divconq.config import Config, plain_settings
 from divconq.data.dataset import ImageSet, known_cameras
 from divconq.model import import_file
 from divconq.training.datasets import open_data
@@ -85,7 +84,7 @@ class _Study:
         searched = [some for split, some in images.items() if split != "train"]
         trained = [some for split, some in images.items() if split == "train"]
         return Findings(
-            dataset=Path(first.config.data).name,
+            dataset=Path(first.config.data.name).name,
             epoch=None if subject is None else subject.epoch,
             train_images=sum(map(len, trained)),
             train_classes=count_classes(trained),
@@ -107,7 +106,7 @@ class _Study:
             self.missing.append(f"The images cannot be looked at: {error}.")
             return {}
         cameras = known_cameras(images["test"], images.get("gallery"))
-        if cameras is not None and self.first.config.same_camera == "drop":
+        if cameras is not None and self.first.config.evaluation.same_camera == "drop":
             self.missing.append("Searches here also count what the same camera saw, which scores leave out.")
         return images
 
@@ -118,7 +117,7 @@ class _Study:
             snapshot = record.snapshot(self.which)
             f = embeddings(record, snapshot, images, self.which, self.device)
         except (ValueError, OSError) as error:
-            module = record.config.import_file
+            module = record.config.model.import_file
             again = f" It was trained with --import {module.name}; give it again." if module else ""
             self.missing.append(f"The network of {name} cannot be looked at: {error}.{again}")
             return None
@@ -142,7 +141,7 @@ class _Study:
             if other is not None:
                 self.say(f"geometry of {name}")
                 spaces.append(space_of(other, thorough=False, seed=self.seed))
-            if baseline is None and (record.config.k_max == 1 or record.config.masks == "none"):
+            if baseline is None and (record.config.division.k_max == 1 or record.config.masks.kind == "none"):
                 baseline = other
         return tuple(spaces), baseline
 
@@ -167,7 +166,7 @@ class _Study:
         return clusters_of(self.first.divisions, images["train"].labels if images else None, subject)
 
     def _subspaces(self, subject: Subject | None, baseline: Subject | None) -> Subspaces | None:
-        if subject is None or self.first.config.masks == "none":
+        if subject is None or self.first.config.masks.kind == "none":
             return None
         if len(subject.masks) == 1:
             self.missing.append("There are no subspaces to compare: K is 1.")
@@ -204,7 +203,7 @@ def training(name: str, record: RunRecord) -> Training:
     curves = {figure: record.curve(figure) for figure in logged if figure != "epoch"}
     return Training(
         name,
-        yaml.safe_load(to_yaml(record.config)),
+        plain_settings(record.config),
         {figure: (tuple(epochs), tuple(values)) for figure, (epochs, values) in curves.items()},
         tuple(generalisation(record.metrics)),
         seconds,

@@ -36,7 +36,7 @@ class Subject:
     @cached_property
     def final(self) -> Float[Tensor, " d"]:
         """The mask of the final space: the sum of the masks, or ones."""
-        plain = self.record.config.conquer == "plain"
+        plain = self.record.config.masks.conquer == "plain"
         return torch.ones_like(self.masks[0]) if plain else self.masks.sum(0)
 
     @cached_property

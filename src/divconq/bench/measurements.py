@@ -179,12 +179,12 @@ def measure_training(
             rates, way = training_rates(job, epochs=setup.sizes.epochs, rounds=setup.sizes.rounds)
             training = {
                 **{name: asdict(setup.sizes)[name] for name in ("backbone", "image_size", "batch", "dim")},
-                "augmentation": config.augmentation,
-                "crop": config.crop,
+                "augmentation": config.data.augmentation,
+                "crop": config.data.crop,
                 "clusters": job.masks.k,
-                "precision": "bf16" if uses_bf16(config.precision, device) else "fp32",
+                "precision": "bf16" if uses_bf16(config.runtime.precision, device) else "fp32",
                 "way": way,
-                "steps": -(-len(job.train) // config.batch) * setup.sizes.epochs,
+                "steps": -(-len(job.train) // config.optimisation.batch) * setup.sizes.epochs,
                 **{name: rate(values) for name, values in rates.items()},
             }
             report["training"] = {**training, **ratios(rates["bare"], rates["ours"], [])}
@@ -203,7 +203,7 @@ def measure_training(
 
 def config_of(setup: Setup, data: str) -> Config:
     """The run whose speed is measured: the margin loss, learned masks, four clusters, a network of random weights."""
-    return Config(
+    return Config.of(
         data=data,
         root=setup.root,
         singletons="drop",
@@ -231,13 +231,13 @@ def plain_loop(setup: Setup, config: Config, device: torch.device) -> dict[str, 
     try:
         return rate(
             plain_rates(
-                make_model(config.backbone, config.dim, dropout=config.dropout),
+                make_model(config.model.backbone, config.model.dim, dropout=config.model.dropout),
                 files_of(images.pixels),
                 images.labels,
-                augmentation(config.augmentation, config.crop, config.crop_scale),
-                size=config.image_size,
-                resize=config.resize,
-                batch=config.batch,
+                augmentation(config.data.augmentation, config.data.crop, config.data.crop_scale),
+                size=config.data.image_size,
+                resize=config.data.resize,
+                batch=config.optimisation.batch,
                 device=device,
                 batches=setup.sizes.batches,
                 rounds=min(setup.sizes.rounds, 3),

@@ -28,8 +28,10 @@ class Training:
         self.job, self.epoch, self.loss = job, 0, 0.0
         config, labels = job.config, job.train.labels
         self.partition = Partition.whole(len(labels))
-        while self.partition.k < config.k_max:
-            self.partition = divide("random", None, self.partition, labels, k_max=config.k_max, seed=0)
+        while self.partition.k < config.division.k_max:
+            self.partition = divide(
+                "random", None, self.partition, labels, k_max=config.division.k_max, seed=0
+            )
         while job.masks.k < self.partition.k:
             job.masks.split_()
         self.step, self.view = step_of(job), view_of(job)
@@ -38,7 +40,7 @@ class Training:
     def run(self) -> int:
         """Do what ``train`` does in one epoch, from its first batch to the mean of its losses; counts the images."""
         job, count = self.job, self.plan.indices.numel()
-        seed_all(epoch_seed(job.config.seed, self.epoch))
+        seed_all(epoch_seed(job.config.optimisation.seed, self.epoch))
         job.model.train()
         watch = LossWatch(self.epoch, self.plan.clusters, job.device)
         for x, y, cluster in self.batches:
@@ -58,9 +60,11 @@ def bare_step(job: Job) -> Callable[[Tensor], object]:
 
     It is folded, compiled and captured as in training. The learning rate is 0, so that nothing is learned.
     """
-    network = Network(job.model.train(), uses_bf16(job.config.precision, job.device))
-    none = Masks(job.config.dim, 1, "none")
-    adam = make_optimizer(job.model, none, nn.Identity(), lr=0.0, weight_decay=job.config.weight_decay)
+    network = Network(job.model.train(), uses_bf16(job.config.runtime.precision, job.device))
+    none = Masks(job.config.model.dim, 1, "none")
+    adam = make_optimizer(
+        job.model, none, nn.Identity(), lr=0.0, weight_decay=job.config.optimisation.weight_decay
+    )
 
     def step(x: Tensor) -> tuple[Tensor]:
         loss = network(x).float().square().mean()

@@ -1,6 +1,5 @@
 """``divconq train``: a new run, or one that goes on."""
 
-import dataclasses
 import os
 import shlex
 from pathlib import Path
@@ -24,23 +23,25 @@ def train_command(argv: list[str]) -> None:
     resume = flag_value(argv, "--resume")
     if resume is not None:
         start = from_yaml(_read(Path(resume) / "config.yaml"))
-        if start.import_file is not None and flag_value(argv, "--import") is None:
+        if start.model.import_file is not None and flag_value(argv, "--import") is None:
             raise ValueError(
-                f"the run was begun with --import {start.import_file}; give it again: a run folder does not make code "
-                "run by itself"
+                f"the run was begun with --import {start.model.import_file}; give it again: a run folder does not "
+                "make code run by itself"
             )
     else:
         start = preset(named or ("photos" if flag_value(argv, "--data") else "demo"))
     parsed = tyro.cli(TrainArguments, args=argv, prog="divconq train", default=TrainArguments(start))
-    config = dataclasses.replace(
-        parsed.config,
-        data=_absolute(parsed.config.data),
-        loss_args={**(start.loss_args if parsed.config.loss == start.loss else {}), **loss_args},
-        miner_args={**(start.miner_args if parsed.config.miner == start.miner else {}), **miner_args},
+    config = parsed.config.replace(
+        data=_absolute(parsed.config.data.name),
+        loss_args={**(start.loss.args if parsed.config.loss.name == start.loss.name else {}), **loss_args},
+        miner_args={
+            **(start.loss.miner_args if parsed.config.loss.miner == start.loss.miner else {}),
+            **miner_args,
+        },
         **{
             name: path.resolve()
             for name in ("root", "backbone_weights", "import_file")
-            if (path := getattr(parsed.config, name)) is not None
+            if (path := parsed.config.settings()[name]) is not None
         },
     )
     if parsed.resume is not None:
@@ -57,19 +58,19 @@ def train_command(argv: list[str]) -> None:
     from divconq.distributed.collectives import joined, on_first
     from divconq.training.loggers import LOGGERS
 
-    with joined(pick_device(config.device)):
-        out = parsed.resume or parsed.out or on_first(_free_folder, named or Path(config.data).stem)
+    with joined(pick_device(config.runtime.device)):
+        out = parsed.resume or parsed.out or on_first(_free_folder, named or Path(config.data.name).stem)
         again = parsed.resume is not None or on_first(_started_again, out, config)
         _train(config, out, resume=again, loggers=[name for name in LOGGERS if getattr(parsed, name)])
     if parsed.analyze and speaks():
-        write_analysis([out], out / "analysis", device=config.device)
+        write_analysis([out], out / "analysis", device=config.runtime.device)
 
 
 def _train(config: Config, out: Path, *, resume: bool, loggers: list[str]) -> None:
     from divconq import train as training
     from divconq.cli.tables import summary
 
-    say(f"training on {config.data} into {out}")
+    say(f"training on {config.data.name} into {out}")
     try:
         with StopSignals() as stop:
             records = training.train(config, out, resume=resume, stop=stop, loggers=loggers)
@@ -117,8 +118,8 @@ def _started_again(out: Path, config: Config) -> bool:
 def _how_to_go_on(out: Path, config: Config, loggers: list[str]) -> str:
     if (out / "config.yaml").is_file():
         words = ["divconq", "train", "--resume", str(out), *(f"--{name}" for name in loggers)]
-        if config.import_file is not None:
-            words += ["--import", str(config.import_file)]
+        if config.model.import_file is not None:
+            words += ["--import", str(config.model.import_file)]
         return f"continue with: {shlex.join(words)}"
     return "start again: nothing was written"
 

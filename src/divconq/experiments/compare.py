@@ -95,7 +95,7 @@ def _read_run(folder: Path) -> Result:
     return Result(
         table="",
         row="",
-        seed=run.config.seed,
+        seed=run.config.optimisation.seed,
         settings=_settings(run.config),
         overrides={},
         files={},
@@ -111,9 +111,7 @@ def _read_run(folder: Path) -> Result:
 
 def _settings(config: Config) -> dict[str, Any]:
     """What defines a run; a file that is not on this machine counts by its name."""
-    values = {
-        name: value for name, value in dataclasses.asdict(config).items() if name not in NOT_OF_THE_RESULT
-    }
+    values = {name: value for name, value in config.settings().items() if name not in NOT_OF_THE_RESULT}
     gone = {name: v.name for name, v in values.items() if isinstance(v, Path) and not v.is_file()}
     return portable({**values, **gone})
 

@@ -54,10 +54,10 @@ class Result:
 def settings(config: Config) -> dict[str, Any]:
     """What defines a run: its config without what does not change its outcome, files by their content.
 
-    >>> settings(Config(root=Path("/data"), k_max=8)) == settings(Config(device="cpu", k_max=8))
+    >>> settings(Config.of(root=Path("/data"), k_max=8)) == settings(Config.of(device="cpu", k_max=8))
     True
     """
-    values = dataclasses.asdict(config)
+    values = config.settings()
     return portable({name: value for name, value in values.items() if name not in NOT_OF_THE_RESULT})
 
 

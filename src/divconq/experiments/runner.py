@@ -107,20 +107,26 @@ def check_losses(planned: Collection[Planned]) -> None:
     seen: list[object] = []
     for job in planned:
         config = job.config
-        if config.import_file is not None:
-            import_file(config.import_file)
-        loss = (config.loss, config.loss_args, config.miner, config.miner_args, config.dim)
+        if config.model.import_file is not None:
+            import_file(config.model.import_file)
+        loss = (
+            config.loss.name,
+            config.loss.args,
+            config.loss.miner,
+            config.loss.miner_args,
+            config.model.dim,
+        )
         if loss in seen:
             continue
         seen.append(loss)
         try:
             make_loss(
-                config.loss,
-                config.loss_args,
+                config.loss.name,
+                config.loss.args,
                 num_classes=2,
-                dim=config.dim,
-                miner=config.miner,
-                miner_arguments=config.miner_args,
+                dim=config.model.dim,
+                miner=config.loss.miner,
+                miner_arguments=config.loss.miner_args,
             )
         except ValueError as error:
             raise ValueError(f"row {job.row.name}: {error}") from error
@@ -152,7 +158,7 @@ def reproduce(
     start, code, failed = time.monotonic(), code_version(commit), list[str]()
     finished = [job.result for job in planned if job.result is not None]
     for number, job in enumerate(waiting, len(finished) + 1):
-        here = hardware(job.config.device)
+        here = hardware(job.config.runtime.device)
         times = [result.seconds for result in finished if result.hardware == here]
         expected, elapsed = sum(times) / max(1, len(times)), time.monotonic() - start
         if max_minutes is not None and elapsed + expected > 60 * max_minutes:
@@ -206,7 +212,7 @@ def make(
         overrides=portable(changes),
         files={name: value.name for name, value in changes.items() if isinstance(value, Path)},
         code=code,
-        hardware=hardware(job.config.device),
+        hardware=hardware(job.config.runtime.device),
         torch=torch.__version__,
         date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         seconds=round(max(time.monotonic() - start, logged), 1),

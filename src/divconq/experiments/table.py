@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from divconq.checks import did_you_mean
-from divconq.config import Config
+from divconq.config import PLACES, Config
 from divconq.io.yaml_values import convert, read_yaml
 from divconq.presets import preset
 
-KINDS = {field.name: field.type for field in dataclasses.fields(Config)}
+KINDS = {name: field.type for name, (_, field) in PLACES.items()}
 OF_THE_MACHINE = ("root", "cache", "workers", "device", "save_minutes", "save_steps")
 NOT_OF_THE_RESULT = (*OF_THE_MACHINE, "train_recall")  # it is the same with any of these
 ON_THE_COMMAND_LINE = (*OF_THE_MACHINE, "backbone_weights", "import_file")
@@ -55,8 +55,9 @@ class Table:
             except ValueError as error:
                 raise ValueError(f"{self.name}, row {row.name}: {error}") from error
             for metric in (*self.metrics, *row.paper):
-                known = [*(f"recall@{k}" for k in config.ks), "map@r", "r_precision", "marp", "nmi"]
-                known += [f"val_{name}" for name in known] if config.val_classes else []
+                recalls = [f"recall@{k}" for k in config.evaluation.ks]
+                known = [*recalls, "map@r", "r_precision", "marp", "nmi"]
+                known += [f"val_{name}" for name in known] if config.data.val_classes else []
                 if metric not in known:
                     raise ValueError(
                         f"{self.name}, row {row.name}: unknown metric {metric!r}: it has {', '.join(known)}"
@@ -66,7 +67,7 @@ class Table:
     def config(self, row: Row, seed: int, **machine: object) -> Config:
         """The settings of one run; ``machine`` are those that do not change its outcome."""
         flags: dict[str, Any] = {**self.common, **row.flags, "seed": seed, **machine}
-        return dataclasses.replace(preset(self.preset), **flags)
+        return preset(self.preset).replace(**flags)
 
     def with_preset(self, name: str) -> "Table":
         """The same rows on top of another preset; it is called by both names, so that files stay apart."""
@@ -105,7 +106,7 @@ def parse_table(name: str, text: str) -> Table:
 
     >>> rows = "rows: {plain: {flags: {k_max: 1, masks: none}}, ours: {}}"
     >>> table = parse_table("t", "{title: T, preset: demo, seeds: [0, 1], baseline: plain, " + rows + "}")
-    >>> [(row.name, seed, table.config(row, seed).k_max) for row, seed in table.runs()]
+    >>> [(row.name, seed, table.config(row, seed).division.k_max) for row, seed in table.runs()]
     [('plain', 0, 1), ('ours', 0, 4), ('plain', 1, 1), ('ours', 1, 4)]
     """
     known = ("title", "preset", "common", "baseline", "seeds", "metrics", "rows")
@@ -148,7 +149,7 @@ def flags(where: str, given: object) -> dict[str, Any]:
 
     A loss or miner that is named starts from its own default arguments.
 
-    >>> flags("common", {"lr": "1e-5", "ks": [1, 10]})
+    >>> flags("common", {"lr": 1e-5, "ks": [1, 10]})
     {'lr': 1e-05, 'ks': (1, 10)}
     >>> flags("common", {"mask": "fixed"})
     Traceback (most recent call last):

@@ -1,47 +1,127 @@
-"""Values from YAML as the kinds that settings have."""
+"""YAML in and out, and the checker of settings: types, choices and ranges."""
 
+import math
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
 
-from divconq.checks import did_you_mean
+from divconq.checks import did_you_mean, power_of_two_problem
 
 WANTED = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
-    str: "a word",
+    str: "a string",
     dict: "a table of names and values",
     Path: "a path",
 }
 
 
-def read_yaml(text: str, what: str) -> Any:  # noqa: ANN401
-    """The value that a text stands for; ``what`` it is is said if it stands for none.
+class _Loader(yaml.SafeLoader):
+    """Reads numbers such as 1e-5, which YAML 1.1 takes for strings."""
 
-    >>> read_yaml("[1, 2]", "--set ks")
-    [1, 2]
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes strings that `_Loader` would read as numbers."""
+
+
+for _class in (_Loader, _Dumper):
+    _class.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"),
+        list("-+0123456789"),
+    )
+
+
+def read_yaml(text: str, what: str) -> Any:  # noqa: ANN401
+    """Return the value of a YAML text; ``what`` names the text in the error message.
+
+    >>> read_yaml("[1, 2e-3]", "--set ks")
+    [1, 0.002]
     """
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
-        raise ValueError(f"{what} is not YAML{place}; see that brackets and quotes are closed") from error
+        raise ValueError(f"{what} is not YAML{place}; close all brackets and quotes") from error
+
+
+def write_yaml(value: object) -> str:
+    """Return a value as YAML; the keys keep their order.
+
+    >>> print(write_yaml({"lr": 0.1, "tag": "1e5"}), end="")
+    lr: 0.1
+    tag: '1e5'
+    """
+    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False))
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """A lower bound; used as ``Annotated[int, AtLeast(1)]``."""
+
+    bound: float
+
+    def problem(self, value: float) -> str:
+        """Return what was wanted and what came, or "" if the value is allowed."""
+        return "" if value >= self.bound else f"at least {self.bound}, got {value}"
+
+
+@dataclass(frozen=True)
+class Above:
+    """A lower bound that is itself excluded."""
+
+    bound: float
+
+    def problem(self, value: float) -> str:
+        """Return what was wanted and what came, or "" if the value is allowed."""
+        return "" if value > self.bound else f"above {self.bound}, got {value}"
+
+
+@dataclass(frozen=True)
+class Below:
+    """An upper bound that is itself excluded."""
+
+    bound: float
+
+    def problem(self, value: float) -> str:
+        """Return what was wanted and what came, or "" if the value is allowed."""
+        return "" if value < self.bound else f"below {self.bound}, got {value}"
+
+
+@dataclass(frozen=True)
+class PowerOfTwo:
+    """The numbers 1, 2, 4, 8, ..."""
+
+    def problem(self, value: int) -> str:
+        """Return what was wanted and what came, or "" if the value is allowed."""
+        return power_of_two_problem(value)
 
 
 def convert(kind: Any, value: object) -> Any:  # noqa: ANN401
-    """A value from YAML as the kind a setting has, or a ValueError that says what was wanted.
+    """Return a value as the type ``kind``, or raise a ValueError that ends a sentence "NAME must be ...".
 
-    >>> convert(float, "1e-5"), convert(int | None, None), convert(tuple[float, float], [0, 1])
-    (1e-05, None, (0.0, 1.0))
+    ``kind`` may be a plain type, a union with None, a Literal, a tuple, and any of these with ranges (Annotated).
+
+    >>> convert(float, 1), convert(int | None, None), convert(tuple[float, float], [0, 1])
+    (1.0, None, (0.0, 1.0))
+    >>> convert(Annotated[int, AtLeast(1)], 0)
+    Traceback (most recent call last):
+    ValueError: at least 1, got 0
     """
     origin, options = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return convert(options[0], value)
+        made = convert(options[0], value)
+        for extra in options[1:]:
+            if isinstance(extra, AtLeast | Above | Below | PowerOfTwo) and (problem := extra.problem(made)):
+                raise ValueError(problem)
+        return made
     if origin in (Union, UnionType):
         if value is None and NoneType in options:
             return None
@@ -53,22 +133,26 @@ def convert(kind: Any, value: object) -> Any:  # noqa: ANN401
         return value
     if origin is tuple:
         return _tuple(options, value)
-    plain = origin or kind
-    if plain is float and isinstance(value, (int, str)) and not isinstance(value, bool):
-        try:
-            return float(value)  # YAML takes 1e-5 for a word
-        except ValueError:
-            pass
-    if plain is Path and isinstance(value, str):
-        return Path(value)
-    if not isinstance(value, plain) or (plain is int and isinstance(value, bool)):
-        raise ValueError(f"{WANTED[plain]}, got {value!r}")
+    return _plain(origin or kind, value)
+
+
+def _plain(kind: type, value: object) -> object:
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if kind is Path and isinstance(value, str):
+        value = Path(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ValueError(f"{WANTED[kind]}, got {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"a finite number, got {value}")
     return value
 
 
 def _tuple(options: Sequence[Any], value: object) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
         raise ValueError(f"a list, got {value!r}")
+    if not value:
+        raise ValueError("a list of at least one value, got none")
     kinds = [options[0]] * len(value) if options[-1] is Ellipsis else list(options)
     if len(kinds) != len(value):
         raise ValueError(f"a list of {len(kinds)}, got {value!r}")

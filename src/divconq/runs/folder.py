@@ -112,10 +112,8 @@ class Run:
     def export(self, model: Embedder, mask: Tensor) -> None:
         """Write ``model.safetensors``: the network with the conquered mask folded into its head."""
         final = copy.deepcopy(model).cpu().fold_(mask.detach().cpu())
-        settings = {
-            name: getattr(self.config, name)
-            for name in ("backbone", "dim", "pooling", "image_size", "resize")
-        }
+        settings = self.config.settings()
+        settings = {name: settings[name] for name in ("backbone", "dim", "pooling", "image_size", "resize")}
         write_atomically(self.folder / "model.safetensors", lambda path: save_model(final, path, settings))
 
     def model(self, which: Literal["last", "best"] = "last") -> Embedder:
@@ -123,8 +121,11 @@ class Run:
         if which == "last" and (self.folder / "model.safetensors").is_file():
             return load_model(self.folder)
         state = self.load(which)
-        model = make_model(self.config.backbone, self.config.dim, pooling=self.config.pooling)
-        masks = Masks(self.config.dim, self.config.k_max, self.config.masks, self.config.conquer)
+        model = make_model(
+            self.config.model.backbone, self.config.model.dim, pooling=self.config.model.pooling
+        )
+        config = self.config
+        masks = Masks(config.model.dim, config.division.k_max, config.masks.kind, config.masks.conquer)
         model.load_state_dict(state["model"])
         masks.load_state_dict(checkpoints.masks_state(state))
         return model.fold_(masks.conquer().detach()).eval()

@@ -15,38 +15,45 @@ from divconq.training.scoring import check_test_images
 def open_data(config: Config) -> tuple[Dataset, ImageSet | None]:
     """The dataset, with the classes to validate on split off its training classes."""
     data = open_dataset(
-        config.data,
-        root=config.root,
-        size=stored_side(config.resize),
-        test_classes=config.test_classes,
-        workers=threads(config.workers),
-        seed=config.seed,
+        config.data.name,
+        root=config.data.root,
+        size=stored_side(config.data.resize),
+        test_classes=config.data.test_classes,
+        workers=threads(config.runtime.workers),
+        seed=config.optimisation.seed,
     )
     train, validation = data.train, None
-    if config.val_classes:
+    if config.data.val_classes:
         train, validation = hold_out(
-            train, config.val_classes, seed=config.seed, whole_groups=config.val_groups
+            train, config.data.val_classes, seed=config.optimisation.seed, whole_groups=config.data.val_groups
         )
     alone = (train.labels.bincount() == 1).nonzero().flatten().tolist()
-    if alone and config.singletons == "refuse":
+    if alone and config.data.singletons == "refuse":
         some = ", ".join(repr(train.names[label]) for label in alone[:3])
         raise ValueError(
             f"{len(alone)} training classes have one image only ({some}{', ...' if len(alone) > 3 else ''}): nothing "
             "can be learned to match it; add images, or choose --singletons drop or --singletons keep"
         )
-    if alone and config.singletons == "drop":
+    if alone and config.data.singletons == "drop":
         train = drop_singletons(train)
-    if config.k_max > len(train):
+    if config.division.k_max > len(train):
         raise ValueError(
-            f"k_max must be at most the number of training images, {len(train)}, got {config.k_max}; lower --k-max"
+            f"k_max must be at most the number of training images, {len(train)}, got {config.division.k_max}; "
+            "lower --k-max"
         )
-    if config.division == "labels" and config.k_max > 1 and train.groups is None:
+    if config.division.strategy == "labels" and config.division.k_max > 1 and train.groups is None:
         raise ValueError(
-            f"division 'labels' needs super-categories, and {config.data!r} has none; use --division progressive"
+            f"division 'labels' needs super-categories, and {config.data.name!r} has none; use --division progressive"
         )
-    check_test_images(data, config.ks, config.same_camera)
+    check_test_images(data, config.evaluation.ks, config.evaluation.same_camera)
     whole = torch.zeros_like(train.labels)
     plan_epoch(
-        train.labels, whole, 1, batch=config.batch, per_class=config.per_class, seed=config.seed, epoch=0
+        train.labels,
+        whole,
+        1,
+        batch=config.optimisation.batch,
+        per_class=config.optimisation.per_class,
+        seed=config.optimisation.seed,
+        epoch=0,
     )
     return replace(data, train=train), validation

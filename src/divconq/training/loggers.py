@@ -8,10 +8,8 @@ from importlib import import_module
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol
 
-import yaml
-
 from divconq.checks import did_you_mean
-from divconq.config import to_yaml
+from divconq.config import plain_settings
 from divconq.distributed.collectives import first_only, rank
 from divconq.io.atomic import write_atomically
 from divconq.runs.folder import Run
@@ -64,7 +62,7 @@ class WeightsAndBiases:
             id=self.id,
             resume="allow",
             dir=str(run.folder),
-            config=yaml.safe_load(to_yaml(run.config)),
+            config=plain_settings(run.config),
             allow_val_change=True,
         )
         self.file.parent.mkdir(exist_ok=True)

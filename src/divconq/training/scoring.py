@@ -55,10 +55,10 @@ def embed_images(
         model,
         images,
         mask,
-        size=config.image_size,
-        resize=config.resize,
+        size=config.data.image_size,
+        resize=config.data.resize,
         layer=layer,
-        bf16=uses_bf16(config.precision, model.mean.device),
+        bf16=uses_bf16(config.runtime.precision, model.mean.device),
         fast=fast,
         progress=progress,
     )
@@ -88,13 +88,13 @@ def search_scores(
 
 def train_recall(config: Config, x: Tensor, train: ImageSet) -> dict[str, float]:
     """``train_recall@1`` of the training images ``x`` that search each other; nothing if none of them can be found."""
-    if not count_matches(train, None, same_camera=config.same_camera).any():
+    if not count_matches(train, None, same_camera=config.evaluation.same_camera).any():
         return {}
     return on_first(_train_recall, config, x, train)
 
 
 def _train_recall(config: Config, x: Tensor, train: ImageSet) -> dict[str, float]:
-    cameras = known_cameras(train, None) if config.same_camera == "drop" else None
+    cameras = known_cameras(train, None) if config.evaluation.same_camera == "drop" else None
     return {"train_recall@1": recall_at_1(x, train.labels, cameras and cameras[0])}
 
 
@@ -107,7 +107,7 @@ def _scores(
     gallery_draws: int,
 ) -> dict[str, float]:
     """Scores of the embeddings of the test images, and of the gallery if there is one."""
-    cameras = known_cameras(test, gallery) if config.same_camera == "drop" else None
+    cameras = known_cameras(test, gallery) if config.evaluation.same_camera == "drop" else None
     scores = evaluate(
         x,
         test.labels,
@@ -115,12 +115,12 @@ def _scores(
         None if gallery is None else gallery.labels,
         query_cameras=cameras and cameras[0],
         gallery_cameras=None if gallery is None else cameras and cameras[1],
-        ks=config.ks,
-        with_nmi=config.nmi,
-        seed=config.seed,
+        ks=config.evaluation.ks,
+        with_nmi=config.evaluation.nmi,
+        seed=config.optimisation.seed,
     )
-    ks = tuple(k for k in config.ks if k <= len(test.labels.unique()))
+    ks = tuple(k for k in config.evaluation.ks if k <= len(test.labels.unique()))
     if gallery_draws and ks:
-        drawn = one_gallery_image(x, test.labels, draws=gallery_draws, seed=config.seed, ks=ks)
+        drawn = one_gallery_image(x, test.labels, draws=gallery_draws, seed=config.optimisation.seed, ks=ks)
         scores |= {f"reid_{name}": score for name, score in drawn.items()}
     return scores

@@ -1,0 +1,34 @@
+"""All settings of a training run: frozen, nested in sections, checked on construction."""
+
+from divconq.config.files import from_yaml, plain_settings, to_yaml, upgraded
+from divconq.config.nested import BEST_BY, MAY_CHANGE, PLACES, Config, differences
+from divconq.config.sections import (
+    DataConfig,
+    DivisionConfig,
+    EvaluationConfig,
+    LossConfig,
+    MasksConfig,
+    ModelConfig,
+    OptimisationConfig,
+    RuntimeConfig,
+)
+
+__all__ = [
+    "Config",
+    "DataConfig",
+    "ModelConfig",
+    "DivisionConfig",
+    "MasksConfig",
+    "LossConfig",
+    "OptimisationConfig",
+    "RuntimeConfig",
+    "EvaluationConfig",
+    "BEST_BY",
+    "MAY_CHANGE",
+    "PLACES",
+    "differences",
+    "from_yaml",
+    "to_yaml",
+    "plain_settings",
+    "upgraded",
+]

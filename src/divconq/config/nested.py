@@ -1,0 +1,149 @@
+"""`Config`: all settings of a training run, in frozen sections."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from divconq.checks import did_you_mean
+from divconq.config.sections import (
+    DataConfig,
+    DivisionConfig,
+    EvaluationConfig,
+    LossConfig,
+    MasksConfig,
+    ModelConfig,
+    OptimisationConfig,
+    RuntimeConfig,
+    checked,
+    setting_name,
+)
+
+# Score of the best epoch. On the few images of held-out classes R@1 is noisy; MAP@R uses all images of a class.
+BEST_BY = {"held_out": "val_map@r", "test": "recall@1"}
+# Settings that may change on --resume, and the effect of each.
+MAY_CHANGE = {
+    **dict.fromkeys(
+        ("data", "root", "import_file", "pretrained", "backbone_weights"), "the result stays the same"
+    ),
+    **dict.fromkeys(
+        ("cache", "workers", "save_minutes", "save_steps", "train_recall"), "the result stays the same"
+    ),
+    **dict.fromkeys(("device", "precision", "compile"), "the result changes by rounding only"),
+    **dict.fromkeys(("epochs", "eval_every"), "every epoch is trained as before"),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of a training run.
+
+    Each setting also has one flat name. It is the flag, the name in tables and the name in result files.
+
+    >>> config = Config.of(k_max=8, loss="triplet")
+    >>> config.division.k_max, config.loss.name
+    (8, 'triplet')
+    """
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    division: DivisionConfig = field(default_factory=DivisionConfig)
+    masks: MasksConfig = field(default_factory=MasksConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    optimisation: OptimisationConfig = field(default_factory=OptimisationConfig)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    @classmethod
+    def of(cls, **settings: object) -> "Config":
+        """Return the default config with some settings changed, by their flat names.
+
+        >>> Config.of(kmax=8)
+        Traceback (most recent call last):
+        ValueError: unknown setting 'kmax'; did you mean 'k_max'?
+        """
+        return cls().replace(**settings)
+
+    def replace(self, **settings: object) -> "Config":
+        """Return a copy with some settings changed, by their flat names.
+
+        >>> Config().replace(k_max=8, seed=1).optimisation.seed
+        1
+        """
+        changes: dict[str, dict[str, Any]] = {}
+        for name, value in settings.items():
+            if name not in PLACES:
+                hint = did_you_mean(name, PLACES) or "; divconq train --help lists all of them"
+                raise ValueError(f"unknown setting {name!r}{hint}")
+            section, item = PLACES[name]
+            changes.setdefault(section, {})[item.name] = checked(item, value)
+        return dataclasses.replace(
+            self,
+            **{name: dataclasses.replace(getattr(self, name), **values) for name, values in changes.items()},
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """Return all settings by their flat names, in the order of their declaration.
+
+        >>> Config().settings()["k_max"]
+        4
+        """
+        return {name: getattr(getattr(self, section), item.name) for name, (section, item) in PLACES.items()}
+
+    @property
+    def best_by(self) -> str:
+        """The score that selects the best epoch.
+
+        >>> Config.of(data="cub", val_classes=10).best_by
+        'val_map@r'
+        """
+        return BEST_BY["held_out" if self.data.val_classes else "test"]
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            if not isinstance(value, SECTIONS[item.name]):
+                raise ValueError(
+                    f"the section {item.name} must be a {SECTIONS[item.name].__name__}, got {value!r}; "
+                    "to change settings by their names, use Config.of(...)"
+                )
+        data, masks, optimisation = self.data, self.masks, self.optimisation
+        k_max, dim = self.division.k_max, self.model.dim
+        if data.val_groups and not data.val_classes:
+            raise ValueError(
+                "val_groups needs val_classes, the number of classes to hold out: it must be at least 1, got 0"
+            )
+        if data.resize < data.image_size:
+            raise ValueError(f"resize must be at least image_size = {data.image_size}, got {data.resize}")
+        if masks.kind == "fixed" and dim < k_max:
+            raise ValueError(
+                f"with fixed masks dim must be at least k_max = {k_max}, got {dim}; raise --dim, lower --k-max or "
+                "use --masks learned"
+            )
+        batch, per_class = optimisation.batch, optimisation.per_class
+        if per_class is not None and batch % per_class:
+            lower = batch // per_class * per_class
+            raise ValueError(
+                f"batch must be a multiple of per_class = {per_class}, got {batch}; use "
+                + (f"{lower} or {lower + per_class}" if lower else f"{per_class}")
+            )
+
+
+SECTIONS: dict[str, type[Any]] = {
+    item.name: item.type for item in dataclasses.fields(Config) if isinstance(item.type, type)
+}
+# The section and the field of each setting, by its flat name.
+PLACES = {
+    setting_name(item): (section, item)
+    for section, kind in SECTIONS.items()
+    for item in dataclasses.fields(kind)
+}
+
+
+def differences(config: Config, other: Config) -> dict[str, tuple[object, object]]:
+    """Return the settings in which two configs differ, each with both values.
+
+    >>> differences(Config.of(k_max=4), Config.of(k_max=8))
+    {'k_max': (4, 8)}
+    """
+    others = other.settings()
+    return {name: (value, others[name]) for name, value in config.settings().items() if value != others[name]}

@@ -1,0 +1,212 @@
+"""The sections of a `Config`: every setting with its type, its range, its default and its help text.
+
+The fields are checked on construction, with the same sentences in Python and on the command line. The names in
+square brackets are the paper's.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from tyro.conf import Suppress, arg
+
+from divconq.io.yaml_values import Above, AtLeast, Below, PowerOfTwo, convert
+
+Count = Annotated[int, AtLeast(0)]
+Positive = Annotated[int, AtLeast(1)]
+NonNegative = Annotated[float, AtLeast(0)]
+RGB = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A group of settings. Every field is converted to its type and checked on construction."""
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            object.__setattr__(self, item.name, checked(item, getattr(self, item.name)))
+
+
+def checked(item: "dataclasses.Field[Any]", value: object) -> Any:  # noqa: ANN401
+    """Return the value of a field as the type of the field, or raise a ValueError that names the setting."""
+    try:
+        return convert(item.type, value)
+    except ValueError as error:
+        raise ValueError(f"{setting_name(item)} must be {error}") from None
+
+
+def setting_name(item: "dataclasses.Field[Any]") -> str:
+    """Return the flat name of a field, which is also its flag; ``import_file`` alone has the flag ``--import``."""
+    flags = [extra.name for extra in getattr(item.type, "__metadata__", ()) if hasattr(extra, "name")]
+    return flags[0] if flags and flags[0] != "import" else item.name
+
+
+@dataclass(frozen=True)
+class DataConfig(Section):
+    """The images to train and test on, and how the network sees them."""
+
+    name: Annotated[str, arg(name="data")] = "demo"
+    """demo, a benchmark (cub, cars, sop, inshop, vehicleid), a folder of class folders, or a .csv or .parquet file."""
+    root: Path | None = None
+    """Folder of a benchmark on disk."""
+    test_classes: Annotated[float, Above(0), Below(1)] = 0.5
+    """Share of the classes to test on, for own photos without a test folder."""
+    val_classes: Count = 0
+    """Training classes to hold out; the best epoch is then chosen by MAP@R on them, not on the test classes."""
+    val_groups: bool = False
+    """Hold out whole super-categories (such as bird families), so that no related class is in the training set."""
+    singletons: Literal["refuse", "drop", "keep"] = "refuse"
+    """Training classes with a single image: stop with an error, drop them, or keep them as negatives."""
+    image_size: Positive = 224
+    """Side of the square image that the network sees, in pixels."""
+    resize: Positive = 256
+    """Short side of the image before the crop, in pixels."""
+    augmentation: Literal["none", "standard", "geom", "geom+color", "color-heavy"] = "standard"
+    """Random changes to training images."""
+    crop: Literal["random", "random_resized"] = "random"
+    """Training crop: of a fixed scale, or of a random area and shape."""
+    crop_scale: tuple[float, float] = (0.08, 1.0)
+    """Smallest and largest share of the image that a random_resized crop covers."""
+
+
+@dataclass(frozen=True)
+class ModelConfig(Section):
+    """The network: backbone, pooling and embedding layer."""
+
+    backbone: str = "resnet50.tv_in1k"
+    """Any timm model, or small; the default is ResNet-50 with torchvision's first ImageNet weights, as in the paper."""
+    pretrained: bool = True
+    """Start from timm's pretrained weights."""
+    backbone_weights: Path | None = None
+    """Start from this .safetensors file instead."""
+    import_file: Annotated[Path | None, arg(name="import")] = None
+    """Run this Python file first; it may register a backbone or a loss."""
+    dim: Positive = 512
+    """Dimensions of the embedding [d]."""
+    pooling: Literal["avg", "max", "avgmax"] = "avg"
+    """Pooling of the backbone's feature map into a vector."""
+    dropout: Annotated[float, AtLeast(0), Below(1)] = 0.01
+    """Dropout before the embedding layer."""
+    freeze_batchnorm: bool = True
+    """Keep the pretrained running statistics of BatchNorm."""
+    mean: RGB | None = None
+    """Colour mean of the images; None takes the backbone's own."""
+    std: RGB | None = None
+    """Colour standard deviation of the images; None takes the backbone's own."""
+
+
+@dataclass(frozen=True)
+class DivisionConfig(Section):
+    """The division of the data into clusters."""
+
+    strategy: Annotated[Literal["progressive", "flat", "random", "labels"], arg(name="division")] = (
+        "progressive"
+    )
+    """How to divide the data: double the clusters step by step, all at once, at random, or by super-category."""
+    k_max: Annotated[int, PowerOfTwo()] = 4
+    """Largest number of clusters and subspaces, a power of two; 1 is plain training [K_max]."""
+    divide_every: Positive = 10
+    """Epochs between divisions [E]."""
+    cluster_on: Literal["embedding", "features"] = "embedding"
+    """Vectors to cluster: the conquered embedding, or the features of the backbone."""
+    cluster_order: Literal["random", "round_robin"] = "random"
+    """Order in which the clusters give batches."""
+    freeze_backbone_epochs: Count = 0
+    """Epochs after each division in which only the head and the masks are trained."""
+    finetune_from: Count | None = None
+    """First epoch that is trained in the conquered space; None never does."""
+
+
+@dataclass(frozen=True)
+class MasksConfig(Section):
+    """The division of the embedding into subspaces."""
+
+    kind: Annotated[Literal["learned", "fixed", "none"], arg(name="masks")] = "learned"
+    """Subspaces: learned masks, fixed orthogonal blocks, or the whole embedding for every cluster."""
+    overlap_weight: NonNegative = 1.0
+    """Weight of the overlap of the masks in the loss [lambda]."""
+    lr_scale: Annotated[float, AtLeast(0), arg(name="mask_lr_scale")] = 100.0
+    """Learning rate of the masks, as a multiple of lr."""
+    weight_decay: Annotated[float, AtLeast(0), arg(name="mask_weight_decay")] = 0.0
+    """Weight decay of the masks."""
+    split_noise: Annotated[float, AtLeast(0), Below(1), arg(name="mask_split_noise")] = 0.0
+    """Relative noise between the two copies of a learned mask; at 0, as in the paper, the overlap has no gradient."""
+    reset: Annotated[bool, arg(name="mask_reset")] = True
+    """Reset Adam's moments of the masks when they are split."""
+    conquer: Literal["sum", "plain"] = "sum"
+    """Final embedding: weighted by the sum of the masks, or unweighted."""
+
+
+@dataclass(frozen=True)
+class LossConfig(Section):
+    """The loss and its arguments; --loss.NAME and --miner.NAME set an argument of the loss or the miner."""
+
+    name: Annotated[str, arg(name="loss")] = "margin"
+    """margin, triplet, soft_triplet, npairs, or any loss of pytorch-metric-learning."""
+    args: Annotated[Suppress[dict[str, Any]], arg(name="loss_args")] = field(default_factory=dict)
+    """Keyword arguments of the loss."""
+    miner: str | None = None
+    """Any miner of pytorch-metric-learning, for its losses."""
+    miner_args: Suppress[dict[str, Any]] = field(default_factory=dict)
+    """Keyword arguments of the miner."""
+    lr_scale: Annotated[float, AtLeast(0), arg(name="loss_lr_scale")] = 100.0
+    """Learning rate of the loss's own parameters, as a multiple of lr."""
+
+
+@dataclass(frozen=True)
+class OptimisationConfig(Section):
+    """Batches and the optimiser, which is Adam."""
+
+    epochs: Positive = 120
+    """Number of epochs."""
+    batch: Annotated[int, AtLeast(2)] = 112
+    """Images in a batch; all come from one cluster."""
+    per_class: Annotated[int, AtLeast(2)] | None = None
+    """Images of each class in a batch; None draws the images uniformly."""
+    lr: Annotated[float, Above(0)] = 1e-5
+    """Learning rate of Adam."""
+    head_lr_scale: NonNegative = 1.0
+    """Learning rate of the embedding layer, as a multiple of lr."""
+    weight_decay: NonNegative = 1e-3
+    """Weight decay of Adam."""
+    norm_weight_decay: NonNegative | None = None
+    """Weight decay of the weights and biases of normalisation layers; None takes weight_decay."""
+    seed: Count = 0
+    """Seed of all random numbers."""
+
+
+@dataclass(frozen=True)
+class RuntimeConfig(Section):
+    """How and where a run is computed; the result changes by rounding at most."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device to train on; auto takes the GPU if there is one."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """bf16 runs the network in mixed precision; auto does so on a GPU that supports it."""
+    compile: Literal["auto", "off"] = "auto"
+    """On a GPU, compile the step and capture it as one CUDA graph; slow to start, then fast."""
+    cache: bool = True
+    """Decode the images once into a file (in ~/.cache/divconq, or $DIVCONQ_CACHE) and read them from there."""
+    workers: Count = 0
+    """Threads that decode images; 0 takes one for each processor core."""
+    save_minutes: NonNegative = 1.0
+    """Minutes between checkpoints; the first and the last epoch always end with one."""
+    save_steps: Positive | None = None
+    """Steps between further checkpoints; None writes none."""
+
+
+@dataclass(frozen=True)
+class EvaluationConfig(Section):
+    """The scores of a run."""
+
+    every: Annotated[int, AtLeast(1), arg(name="eval_every")] = 1
+    """Epochs between evaluations; the last epoch is always evaluated."""
+    ks: tuple[Positive, ...] = (1, 2, 4, 8)
+    """The k of Recall@k."""
+    nmi: bool = True
+    """Also cluster the test images and report NMI."""
+    train_recall: bool = False
+    """Also report R@1 among the training images; every evaluation then embeds all of them."""
+    same_camera: Literal["drop", "keep"] = "drop"
+    """Matches of the same identity by the same camera, where cameras are known: drop or keep them."""
