@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
+from divconq.training.schedule import epoch_seed
 
 from divconq.config import Config
 from divconq.data.batches.loading import training_batches
@@ -13,7 +14,6 @@ from divconq.losses import LOSSES, make_loss
 from divconq.presets import preset
 from divconq.runs.folder import Run
 from divconq.train import train
-from divconq.training.schedule import epoch_seed
 from divconq.training.setup import prepare
 
 TIMINGS = ("images_per_s", "seconds")

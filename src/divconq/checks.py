@@ -51,16 +51,23 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """
     choices = list(choices)
     if value not in choices:
-        hint = did_you_mean(str(value), choices)
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}{hint}")
+        raise ValueError(f"{name} must be {choice_problem(value, choices)}")
+
+
+def choice_problem(value: object, choices: Iterable[str]) -> str:
+    """Return the end of an error message for a value that is not one of the choices.
+
+    >>> choice_problem("fix", ["learned", "fixed"])
+    "one of learned, fixed, got 'fix'; did you mean 'fixed'?"
+    """
+    choices = list(choices)
+    return f"one of {', '.join(choices)}, got {value!r}{did_you_mean(str(value), choices)}"
 
 
 def check_disjoint_masks(kind: str, dim: int, k_max: int) -> None:
     """Raise ValueError if ``dim`` dimensions cannot be divided into ``k_max`` disjoint masks.
 
-    >>> check_disjoint_masks("fixed", 2, 4)
-    Traceback (most recent call last):
-    ValueError: fixed masks need at least one dimension each: dim must be at least k_max = 4, got 2; raise --dim, lower --k-max or use --masks learned
+    >>> check_disjoint_masks("fixed", dim=8, k_max=4)
     """
     if dim < k_max:
         raise ValueError(

@@ -3,9 +3,8 @@
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
@@ -84,7 +83,7 @@ class DivideAndConquer(nn.Module):
         division: str = "progressive",
         k_max: int = 4,
         divide_every: int = 10,
-        cluster_order: str = "random",
+        cluster_order: Literal["random", "round_robin"] = "random",
         freeze_backbone_epochs: int = 0,
         finetune_from: int | None = None,
         groups: Int64[Tensor, " n"] | None = None,
@@ -92,7 +91,7 @@ class DivideAndConquer(nn.Module):
         overlap_weight: float = 1.0,
         mask_split_noise: float = 0.0,
         mask_reset: bool = True,
-        conquer: str = "sum",
+        conquer: Literal["sum", "plain"] = "sum",
         mask_lr: float = 1e-3,
         mask_weight_decay: float = 0.0,
         loss_lr: float | None = None,
@@ -116,7 +115,9 @@ class DivideAndConquer(nn.Module):
         )
         check_batch(batch, per_class)
         if groups is None and DIVISIONS[division].needs_groups and k_max > 1:
-            raise ValueError(f"division {division!r} needs super-categories; pass groups, or use another division")
+            raise ValueError(
+                f"division {division!r} needs super-categories; pass groups, or use another division"
+            )
         self.objective = Objective(loss, Masks(dim, k_max, masks, conquer), overlap_weight)
         self.labels, self.groups = labels.cpu(), groups
         self.batch, self.per_class, self.seed = batch, per_class, seed
@@ -309,7 +310,7 @@ def k_reached(division: DivisionConfig, epochs: int) -> int:
     if DIVISIONS[division.strategy].at_once:
         return division.k_max
     divisions = sum(divides(division, epoch) for epoch in range(epochs))
-    return min(division.k_max, 2**divisions)
+    return min(division.k_max, 1 << divisions)
 
 
 def warn_if_too_short(division: DivisionConfig, epochs: int) -> None:

@@ -238,9 +238,7 @@ def test_errors(monkeypatch):
     x, labels, groups = images()
     whole = Partition.whole(N)
 
-    def refused(
-        message, strategy="progressive", x=x, partition=whole, labels=labels, k_max=4, groups=groups
-    ):
+    def refused(message, strategy="progressive", x=x, partition=whole, labels=labels, k_max=4, groups=groups):
         with pytest.raises(ValueError, match=message):
             divide(strategy, x, partition, labels, k_max=k_max, seed=0, groups=groups)
 

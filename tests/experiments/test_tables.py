@@ -2,11 +2,11 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from divconq.training.schedule import k_reached
 
 from divconq.config import Config
 from divconq.experiments.table import KINDS, convert, load_table, parse_changes, parse_table
 from divconq.presets import preset
-from divconq.training.schedule import k_reached
 
 TABLES = Path(__file__).parent.parent.parent / "tables"
 GOOD = """

@@ -1,11 +1,11 @@
 import warnings
 
 import pytest
+from divconq.training.schedule import divides, k_reached, warn_of_few_epochs
 
 from divconq.config import Config
 from divconq.presets import PRESETS, preset
 from divconq.train import train
-from divconq.training.schedule import divides, k_reached, warn_of_few_epochs
 
 
 @pytest.mark.parametrize(

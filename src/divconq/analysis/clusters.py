@@ -9,7 +9,7 @@ from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
 from divconq.division.matching import match
-from divconq.division.partition import check_labels
+from divconq.division.partition import check_clusters
 from divconq.evaluation.metrics import normalised_information
 
 BINS = 8  # of equal size, for a factor that is not whole numbers
@@ -45,8 +45,8 @@ def partition_change(new: Int64[Tensor, " n"], old: Int64[Tensor, " n"], new_k: 
     >>> partition_change(torch.tensor([3, 2, 1, 0]), torch.tensor([0, 0, 1, 1]), new_k=4, old_k=2).kept
     1.0
     """
-    check_labels("new", new, new_k)
-    check_labels("old", old, old_k)
+    check_clusters("new", new, new_k)
+    check_clusters("old", old, old_k)
     if len(new) == 0:
         return Change(math.nan, math.nan)
     grown, left = divmod(new_k, old_k)
@@ -74,7 +74,7 @@ def cluster_sizes(divisions: Sequence[Int64[Tensor, " n"]], k: int) -> Sizes:
     [2.5, 0.5]
     """
     for labels in divisions:
-        check_labels("divisions", labels, k)
+        check_clusters("divisions", labels, k)
     counts = [labels.bincount(minlength=k).cpu() for labels in divisions]
     sizes = torch.stack(counts) if counts else torch.empty(0, k, dtype=torch.int64)
     nothing = torch.full((k,), math.nan, dtype=torch.float64)
@@ -91,7 +91,7 @@ def class_shares(
     >>> class_shares(torch.tensor([0, 0, 2]), torch.tensor([1, 0, 1]), k=2).tolist()
     [[0.5, 0.5], [nan, nan], [0.0, 1.0]]
     """
-    check_labels("clusters", clusters, k)
+    check_clusters("clusters", clusters, k)
     classes = int(labels.max()) + 1 if len(labels) else 0
     counts = (labels * k + clusters).bincount(minlength=classes * k).view(classes, k).double()
     return counts / counts.sum(1, keepdim=True)
@@ -159,7 +159,7 @@ def factors_of_clusters(
     >>> factors_of_clusters(torch.tensor([0, 0, 1, 1]), factors, k=2).strongest()
     [('colour', 1.0), ('colour', 1.0)]
     """
-    check_labels("clusters", clusters, k)
+    check_clusters("clusters", clusters, k)
     columns = {name: levels(values) for name, values in factors.items()}
     rows = [
         [_informative_nmi((clusters == c).long(), column) for column in columns.values()] for c in range(k)

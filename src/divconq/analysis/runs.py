@@ -10,7 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from divconq.config import Config
-from divconq.division.partition import check_labels
+from divconq.division.partition import check_clusters
 from divconq.model import Embedder, make_model
 from divconq.runs.folder import Run
 
@@ -140,7 +140,7 @@ def _read_division(file: Path) -> Division:
     labels, masks = tensors["labels"], tensors["masks"]
     if labels.dtype != torch.int64 or labels.ndim != 1 or masks.ndim != 2:
         raise ValueError(f"labels {tuple(labels.shape)} and masks {tuple(masks.shape)} are of other shapes")
-    check_labels("labels", labels, len(masks))
+    check_clusters("labels", labels, len(masks))
     return Division(int(file.stem.removeprefix("epoch_")), labels, masks)
 
 

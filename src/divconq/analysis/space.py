@@ -15,7 +15,7 @@ from torch import Tensor
 
 from divconq.analysis.nearest import rows_at_once
 from divconq.division.lloyd import check_points
-from divconq.division.partition import check_labels
+from divconq.division.partition import check_clusters
 
 CONSTANT = 1e-24  # variance below this part of the mean square is rounding
 NODES = 256  # of the quadrature
@@ -63,7 +63,7 @@ def effective_dimensions(
     >>> effective_dimensions(f, torch.tensor([0, 0, 2]), torch.tensor([[1.0, 1.0, 0.0]] * 3))
     [1, None, 0]
     """
-    check_labels("clusters", clusters, len(masks))
+    check_clusters("clusters", clusters, len(masks))
     members = (clusters == k for k in range(len(masks)))
     return [
         effective_dimension(F.normalize(f[rows] * mask.relu()), share)

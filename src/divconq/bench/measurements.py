@@ -181,7 +181,7 @@ def measure_training(
                 **{name: asdict(setup.sizes)[name] for name in ("backbone", "image_size", "batch", "dim")},
                 "augmentation": config.data.augmentation,
                 "crop": config.data.crop,
-                "clusters": job.masks.k,
+                "clusters": job.dc.masks.k,
                 "precision": "bf16" if uses_bf16(config.runtime.precision, device) else "fp32",
                 "way": way,
                 "steps": -(-len(job.train) // config.optimisation.batch) * setup.sizes.epochs,

@@ -3,18 +3,16 @@
 from collections.abc import Callable
 from functools import partial
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from divconq.accel.device import uses_bf16
 from divconq.accel.graphs import WARM_UP, Captured
 from divconq.bench.timing import timed
-from divconq.division import Partition, divide
-from divconq.masks import Masks
-from divconq.train import epoch_of, step_of, view_of
-from divconq.training.nan_guard import LossWatch
+from divconq.division import divide
+from divconq.training.batches import EpochBatches
+from divconq.training.nan_guard import NaNGuard
 from divconq.training.optimizer import make_optimizer
-from divconq.training.schedule import epoch_seed
-from divconq.training.seeds import seed_all
+from divconq.training.seeds import epoch_seed, seed_all
 from divconq.training.setup import Job
 from divconq.training.step import Network
 
@@ -26,33 +24,29 @@ class Training:
 
     def __init__(self, job: Job) -> None:
         self.job, self.epoch, self.loss = job, 0, 0.0
-        config, labels = job.config, job.train.labels
-        self.partition = Partition.whole(len(labels))
-        while self.partition.k < config.division.k_max:
-            self.partition = divide(
-                "random", None, self.partition, labels, k_max=config.division.k_max, seed=0
-            )
-        while job.masks.k < self.partition.k:
-            job.masks.split_()
-        self.step, self.view = step_of(job), view_of(job)
-        self.plan, self.batches = epoch_of(job, self.partition, 0, self.view)
+        dc, k_max = job.dc, job.config.division.k_max
+        while dc.partition.k < k_max:
+            dc.partition = divide("random", None, dc.partition, dc.labels, k_max=k_max, seed=0)
+            dc.masks.split_()
+        self.step, self.epochs = job.step(), EpochBatches(job)
+        self.plan, self.batches = self.epochs.of(0)
 
     def run(self) -> int:
         """Do what ``train`` does in one epoch, from its first batch to the mean of its losses; counts the images."""
         job, count = self.job, self.plan.indices.numel()
         seed_all(epoch_seed(job.config.optimisation.seed, self.epoch))
         job.model.train()
-        watch = LossWatch(self.epoch, self.plan.clusters, job.device)
+        guard = NaNGuard(self.epoch, self.plan.clusters, job.device)
         for x, y, cluster in self.batches:
-            watch.step(*self.step(x, y, cluster))
+            guard.step(*self.step(x, y, cluster))
         self.epoch += 1
-        self.plan, self.batches = epoch_of(job, self.partition, self.epoch, self.view)
-        self.loss = watch.mean()
+        self.plan, self.batches = self.epochs.of(self.epoch)
+        self.loss = guard.mean()
         return count
 
     def first_batch(self) -> Tensor:
         """One batch as the step gets it."""
-        return next(epoch_of(self.job, self.partition, self.epoch, self.view)[1])[0].clone()
+        return next(self.epochs.of(self.epoch)[1])[0].clone()
 
 
 def bare_step(job: Job) -> Callable[[Tensor], object]:
@@ -61,10 +55,7 @@ def bare_step(job: Job) -> Callable[[Tensor], object]:
     It is folded, compiled and captured as in training. The learning rate is 0, so that nothing is learned.
     """
     network = Network(job.model.train(), uses_bf16(job.config.runtime.precision, job.device))
-    none = Masks(job.config.model.dim, 1, "none")
-    adam = make_optimizer(
-        job.model, none, nn.Identity(), lr=0.0, weight_decay=job.config.optimisation.weight_decay
-    )
+    adam = make_optimizer(job.model, lr=0.0, weight_decay=job.config.optimisation.weight_decay)
 
     def step(x: Tensor) -> tuple[Tensor]:
         loss = network(x).float().square().mean()

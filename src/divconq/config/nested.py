@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from divconq.checks import did_you_mean
+from divconq.checks import check_batch, check_disjoint_masks, did_you_mean
 from divconq.config.sections import (
     DataConfig,
     DivisionConfig,
@@ -17,6 +17,7 @@ from divconq.config.sections import (
     checked,
     setting_name,
 )
+from divconq.masks import MASKS
 
 # Score of the best epoch. On the few images of held-out classes R@1 is noisy; MAP@R uses all images of a class.
 BEST_BY = {"held_out": "val_map@r", "test": "recall@1"}
@@ -106,26 +107,16 @@ class Config:
                     f"the section {item.name} must be a {SECTIONS[item.name].__name__}, got {value!r}; "
                     "to change settings by their names, use Config.of(...)"
                 )
-        data, masks, optimisation = self.data, self.masks, self.optimisation
-        k_max, dim = self.division.k_max, self.model.dim
+        data = self.data
         if data.val_groups and not data.val_classes:
             raise ValueError(
                 "val_groups needs val_classes, the number of classes to hold out: it must be at least 1, got 0"
             )
         if data.resize < data.image_size:
             raise ValueError(f"resize must be at least image_size = {data.image_size}, got {data.resize}")
-        if masks.kind == "fixed" and dim < k_max:
-            raise ValueError(
-                f"with fixed masks dim must be at least k_max = {k_max}, got {dim}; raise --dim, lower --k-max or "
-                "use --masks learned"
-            )
-        batch, per_class = optimisation.batch, optimisation.per_class
-        if per_class is not None and batch % per_class:
-            lower = batch // per_class * per_class
-            raise ValueError(
-                f"batch must be a multiple of per_class = {per_class}, got {batch}; use "
-                + (f"{lower} or {lower + per_class}" if lower else f"{per_class}")
-            )
+        if MASKS[self.masks.kind].disjoint:
+            check_disjoint_masks(self.masks.kind, self.model.dim, self.division.k_max)
+        check_batch(self.optimisation.batch, self.optimisation.per_class)
 
 
 SECTIONS: dict[str, type[Any]] = {

@@ -11,7 +11,9 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import Suppress, arg
 
-from divconq.io.yaml_values import Above, AtLeast, Below, PowerOfTwo, convert
+from divconq.division import DIVISIONS
+from divconq.io.yaml_values import Above, AtLeast, Below, OneOf, PowerOfTwo, convert, metavar
+from divconq.masks import MASKS
 
 Count = Annotated[int, AtLeast(0)]
 Positive = Annotated[int, AtLeast(1)]
@@ -100,7 +102,7 @@ class ModelConfig(Section):
 class DivisionConfig(Section):
     """The division of the data into clusters."""
 
-    strategy: Annotated[Literal["progressive", "flat", "random", "labels"], arg(name="division")] = (
+    strategy: Annotated[str, OneOf(DIVISIONS), arg(name="division", metavar=metavar(DIVISIONS))] = (
         "progressive"
     )
     """How to divide the data: double the clusters step by step, all at once, at random, or by super-category."""
@@ -122,7 +124,7 @@ class DivisionConfig(Section):
 class MasksConfig(Section):
     """The division of the embedding into subspaces."""
 
-    kind: Annotated[Literal["learned", "fixed", "none"], arg(name="masks")] = "learned"
+    kind: Annotated[str, OneOf(MASKS), arg(name="masks", metavar=metavar(MASKS))] = "learned"
     """Subspaces: learned masks, fixed orthogonal blocks, or the whole embedding for every cluster."""
     overlap_weight: NonNegative = 1.0
     """Weight of the overlap of the masks in the loss [lambda]."""

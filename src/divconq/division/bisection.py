@@ -32,10 +32,9 @@ def bisect(
     children = 2 * clusters
     for members in members_of(clusters, k):
         points = x[members.to(x.device)]
-        if labels is None:
-            sides = halve(points, seed)
-        else:
-            sides = most_usable(halve, points, labels[members], 2, seed)
+        sides = (
+            halve(points, seed) if labels is None else most_usable(halve, points, labels[members], 2, seed)
+        )
         children[members] += sides.to(clusters.device)
     return children
 

@@ -32,8 +32,6 @@ def divide(
     return Partition(clusters, k_max)
 
 
-def recluster(
-    x: Float[Tensor, "n d"], labels: Int64[Tensor, " n"], k: int, seed: int
-) -> Int64[Tensor, " n"]:
+def recluster(x: Float[Tensor, "n d"], labels: Int64[Tensor, " n"], k: int, seed: int) -> Int64[Tensor, " n"]:
     """Cluster all images by k-means; unusable clusters lead to another try with a new seed."""
     return most_usable(lambda points, s: kmeans(points, k, s), x, labels, k, seed)

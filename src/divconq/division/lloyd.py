@@ -194,7 +194,9 @@ def _rows(k: int) -> int:
     return max(1, SCORES // k)
 
 
-def _fill_empty(clusters: Int64[Tensor, " n"], distances: Float32[Tensor, " n"], k: int) -> Int64[Tensor, " n"]:
+def _fill_empty(
+    clusters: Int64[Tensor, " n"], distances: Float32[Tensor, " n"], k: int
+) -> Int64[Tensor, " n"]:
     sizes = torch.bincount(clusters, minlength=k).tolist()
     empty = [c for c in range(k) if sizes[c] == 0]
     if not empty:

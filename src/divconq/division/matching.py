@@ -18,7 +18,9 @@ def match(new: Int64[Tensor, " n"], old: Int64[Tensor, " n"], k: int) -> Int64[T
     from scipy.optimize import linear_sum_assignment
 
     if len(new) != len(old):
-        raise ValueError(f"new and old must be partitions of the same images, got {len(new)} and {len(old)} images")
+        raise ValueError(
+            f"new and old must be partitions of the same images, got {len(new)} and {len(old)} images"
+        )
     check_clusters("new", new, k)
     check_clusters("old", old, k)
     overlap = torch.bincount(new.cpu() * k + old.cpu(), minlength=k * k).view(k, k)

@@ -40,9 +40,7 @@ class Partition:
     def __post_init__(self) -> None:
         check_power_of_two("k", self.k)
         if self.clusters.device.type != "cpu":
-            raise ValueError(
-                f"clusters must be on the CPU, got {self.clusters.device}; pass clusters.cpu()"
-            )
+            raise ValueError(f"clusters must be on the CPU, got {self.clusters.device}; pass clusters.cpu()")
         check_clusters("clusters", self.clusters, self.k)
 
     @classmethod

@@ -9,9 +9,7 @@ from torch import Tensor
 TRIES = 30  # seeds that a clustering may try until all of its clusters are usable
 
 
-def usable_clusters(
-    clusters: Int64[Tensor, " n"], labels: Int64[Tensor, " n"], k: int
-) -> Bool[Tensor, " k"]:
+def usable_clusters(clusters: Int64[Tensor, " n"], labels: Int64[Tensor, " n"], k: int) -> Bool[Tensor, " k"]:
     """Return which clusters can be trained on: those with two classes of at least two images each.
 
     >>> usable_clusters(torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]), torch.tensor([5, 5, 7, 7, 5, 5, 7, 9]), k=2).tolist()

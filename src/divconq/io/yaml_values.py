@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
 
-from divconq.checks import did_you_mean, power_of_two_problem
+from divconq.checks import choice_problem, power_of_two_problem
 
 WANTED = {
     int: "a whole number",
@@ -104,6 +104,26 @@ class PowerOfTwo:
         return power_of_two_problem(value)
 
 
+@dataclass(frozen=True, eq=False)
+class OneOf:
+    """The value must be a name in a table."""
+
+    table: Mapping[str, object]
+
+    def problem(self, value: str) -> str:
+        """Return the end of an error message, or "" if the value is in the table."""
+        return "" if value in self.table else choice_problem(value, self.table)
+
+
+def metavar(table: Iterable[str]) -> str:
+    """Return the choices as a help text shows them.
+
+    >>> metavar(["learned", "fixed"])
+    '{learned,fixed}'
+    """
+    return "{" + ",".join(table) + "}"
+
+
 def convert(kind: Any, value: object) -> Any:  # noqa: ANN401
     """Return a value as the type ``kind``, or raise a ValueError that ends a sentence "NAME must be ...".
 
@@ -119,7 +139,9 @@ def convert(kind: Any, value: object) -> Any:  # noqa: ANN401
     if origin is Annotated:
         made = convert(options[0], value)
         for extra in options[1:]:
-            if isinstance(extra, AtLeast | Above | Below | PowerOfTwo) and (problem := extra.problem(made)):
+            if isinstance(extra, AtLeast | Above | Below | OneOf | PowerOfTwo) and (
+                problem := extra.problem(made)
+            ):
                 raise ValueError(problem)
         return made
     if origin in (Union, UnionType):
@@ -128,8 +150,7 @@ def convert(kind: Any, value: object) -> Any:  # noqa: ANN401
         return convert(next(option for option in options if option is not NoneType), value)
     if origin is Literal:
         if value not in options:
-            meant = did_you_mean(str(value), options)
-            raise ValueError(f"one of {', '.join(options)}, got {value!r}{meant}")
+            raise ValueError(choice_problem(value, options))
         return value
     if origin is tuple:
         return _tuple(options, value)

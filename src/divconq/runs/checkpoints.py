@@ -157,7 +157,9 @@ def algorithm_state(state: State) -> State:
     if "divide_and_conquer" in state:
         algorithm: State = state["divide_and_conquer"]
         return algorithm
-    parts = {f"objective.{part}.{name}": value for part in ("masks", "loss") for name, value in state[part].items()}
+    parts = {
+        f"objective.{part}.{name}": value for part in ("masks", "loss") for name, value in state[part].items()
+    }
     return {
         **parts,
         "_extra_state": {

@@ -86,7 +86,7 @@ def warn_of_collapse(spread: float, epoch: int) -> None:
     """
     if spread < COLLAPSED:
         warnings.warn(
-            f"the embeddings have collapsed at epoch {epoch + 1}: their spread is {spread:.4f} (1: all directions, 0: one "
-            "point); lower --lr or choose another --loss",
+            f"the embeddings have collapsed at epoch {epoch + 1}: their spread is {spread:.4f} "
+            "(1: all directions, 0: one point); lower --lr or choose another --loss",
             stacklevel=2,
         )

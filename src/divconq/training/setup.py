@@ -105,9 +105,7 @@ def prepare(config: Config) -> Job:
     data, validation = open_data(config)
     if validation is not None:
         held_out = replace(data, test=validation, gallery=None)
-        check_test_images(
-            held_out, config.evaluation.ks, config.evaluation.same_camera, called="held-out"
-        )
+        check_test_images(held_out, config.evaluation.ks, config.evaluation.same_camera, called="held-out")
     _check_shares(config.optimisation.batch, data, validation)
     compiles = _compiles(config, device)
     # The compiler is started and loaded in the background while images are decoded.

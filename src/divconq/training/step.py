@@ -96,7 +96,7 @@ class TrainingStep:
         return self.captured[kind](x, labels) if cluster is None else self.captured[kind](x, labels, cluster)
 
     def _capture_whole(self) -> Callable[..., Outcome]:
-        """Capture the step as one graph. Network and loss are compiled separately, so that another loss reuses the network."""
+        """Capture the step as one graph; network and loss are compiled separately, so that another loss reuses one."""
         self.network.compile(dynamic=False)
         loss_of = self._loss
         if isinstance(self.objective.loss, COMPILED_LOSSES):

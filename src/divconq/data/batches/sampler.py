@@ -84,8 +84,8 @@ def plan_epoch(
     n = len(labels)
     _check(n, clusters, k, batch, per_class, order)
     cluster_of = clusters.cpu().numpy()
-    pools, pool_of = np.unique(np.stack([cluster_of, labels.cpu().numpy()]), axis=1, return_inverse=True)
-    pool_of = pool_of.reshape(-1)  # numpy 2.0 gives it a second axis
+    pairs = np.stack([cluster_of, labels.cpu().numpy()])
+    pool_of = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)  # numpy 2.0 gives it a second axis
     company = np.bincount(pool_of)  # number of images of each (cluster, class)
     usable = usable_clusters(clusters.cpu(), labels.cpu(), k).numpy()
     if not usable.any():
