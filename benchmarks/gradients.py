@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from divconq.config import Config
-from divconq.division import Partition
 from divconq.experiments.results import code_version, hardware
 from divconq.experiments.table import load_table, parse_names
-from divconq.train import epoch_of, view_of
+from divconq.training.batches import EpochBatches
 from divconq.training.setup import prepare
 
 
@@ -29,11 +28,11 @@ def rms(x: Tensor) -> float:
 def gradient_over_weight(config: Config) -> float:
     """The median over the layers."""
     job = prepare(config)
-    _, batches = epoch_of(job, Partition.whole(len(job.train)), 0, view_of(job))
+    _, batches = EpochBatches(job).of(0)
     torch.manual_seed(config.optimisation.seed)
     job.model.train()
     x, labels, cluster = next(batches)
-    job.objective(job.model(x.float()), labels, cluster).backward()
+    job.dc.objective(job.model(x.float()), labels, cluster).backward()
     return median(rms(p.grad) / rms(p) for p in job.model.parameters() if p.grad is not None and p.dim() > 1)
 
 

@@ -142,19 +142,19 @@ def run(train: Split, splits: dict[str, Split], loss: str, masks: str, *, seed: 
         train.labels,
         optimizer,
         dim=DIM,
+        batch=BATCH,
         k_max=k_max,
         divide_every=DIVIDE_EVERY,
         masks=masks,
         seed=seed,
     )
-    batches = dc.batches(BATCH)
 
     def embed(split: Split = train) -> Tensor:
         with torch.no_grad():
             return dc.conquer(head(split.x))
 
     for epoch in range(EPOCHS):
-        for cluster, index in dc.epoch(epoch, batches, embed):
+        for cluster, index in dc.batches(dc.sampler, epoch, embed):
             value = dc(head(train.x[index]), train.labels[index], cluster)
             optimizer.zero_grad()
             value.backward()

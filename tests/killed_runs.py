@@ -23,10 +23,11 @@ import safetensors.torch  # noqa: F401
 import scipy.optimize  # noqa: F401
 import torch
 
-from divconq import train as training
+from divconq import divide_and_conquer
 from divconq.config import from_yaml
 from divconq.runs import checkpoints
 from divconq.runs.folder import Run
+from divconq.train import train
 from divconq.training.setup import Job, prepare
 from divconq.training.step import TrainingStep
 
@@ -84,9 +85,9 @@ DEATHS = {
     "after the log": lambda: at_call(Run, "log", 1, after=True),
     "between best and last": lambda: at_call(checkpoints, "save", 2),
     **{f"at a random time {number}": None for number in range(6)},
-    "in a division": lambda: at_call(training, "divide", 1),
+    "in a division": lambda: at_call(divide_and_conquer, "divide", 1),
     "in the embedding for a division": lambda: at_call(Job, "embed", 1),
-    "after a division": lambda: at_call(training, "divide", 1, after=True),
+    "after a division": lambda: at_call(divide_and_conquer, "divide", 1, after=True),
     "after the file of a division": lambda: at_call(Run, "save_division", 1, after=True),
     "third checkpoint": lambda: in_a_write(3),
     "before the link": lambda: at_call(os, "link", 1),
@@ -97,7 +98,7 @@ DEATHS = {
     "fourth step": lambda: at_call(TrainingStep, "__call__", 4),
     "while it resumes": lambda: at_call(Run, "rewind", 1),
     "after it has resumed": lambda: at_call(Run, "rewind", 1, after=True),
-    "division again": lambda: at_call(training, "divide", 1),
+    "division again": lambda: at_call(divide_and_conquer, "divide", 1),
     "third step": lambda: at_call(TrainingStep, "__call__", 3),
     "export": lambda: at_call(Run, "export", 1),
     "after the export": lambda: at_call(Run, "export", 1, after=True),
@@ -117,7 +118,7 @@ def life(config, folder, arm=None):
         if arm is not None:
             arm()
         warnings.simplefilter("ignore")
-        training.train(config, folder, resume=(folder / "config.yaml").is_file())
+        train(config, folder, resume=(folder / "config.yaml").is_file())
         os._exit(0)
     except BaseException as error:
         print(repr(error), file=sys.stderr)

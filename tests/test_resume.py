@@ -140,12 +140,15 @@ def test_no_image_before_the_place_is_read_and_no_division_made_again(small, tmp
     with pytest.raises(Stopped), monkeypatch.context() as patch:
         train(config, tmp_path / "run", stop=StopAt(patch, 7))
     state = Run.open(tmp_path / "run").load()
-    assert (state["epoch"], state["step"], state["k"], len(state["losses"])) == (1, 3, 2, 3)
+    assert (state["epoch"], state["step"], len(state["losses"])) == (1, 3, 3)
+    assert state["divide_and_conquer"]["_extra_state"]["k"] == 2
     assert set(state["seconds"]) == {"divide", "train"}
     trained = []
     real = TrainingStep.__call__
     monkeypatch.setattr(TrainingStep, "__call__", lambda *args: trained.append(1) or real(*args))
-    monkeypatch.setattr("divconq.train.divide", lambda *args, **kwargs: pytest.fail("divided again"))
+    monkeypatch.setattr(
+        "divconq.divide_and_conquer.divide", lambda *args, **kwargs: pytest.fail("divided again")
+    )
     (_, record) = train(config, tmp_path / "run", resume=True)
     assert len(trained) == 1
     assert record["seconds"]["divide"] == state["seconds"]["divide"]
@@ -195,7 +198,7 @@ def test_a_damaged_last_checkpoint_costs_some_steps_and_nothing_else(small, tmp_
 
 def test_a_state_that_is_not_finite_is_never_saved(small, tmp_path, monkeypatch):
     """On a GPU losses are looked at only where that is free; a checkpoint is such a place."""
-    from divconq.training.nan_guard import LossWatch
+    from divconq.training.nan_guard import NaNGuard
 
     class Fails(torch.nn.Module):
         calls = 0
@@ -205,13 +208,13 @@ def test_a_state_that_is_not_finite_is_never_saved(small, tmp_path, monkeypatch)
             return z.sum() * (float("nan") if Fails.calls == 3 else 1.0)
 
     monkeypatch.setitem(LOSSES, "fails", Fails)
-    real = LossWatch.__init__
+    real = NaNGuard.__init__
 
-    def as_on_a_gpu(watch, *args, **kwargs):
-        real(watch, *args, **kwargs)
-        watch.waits = False
+    def as_on_a_gpu(guard, *args, **kwargs):
+        real(guard, *args, **kwargs)
+        guard.checks_every_step = False
 
-    monkeypatch.setattr(LossWatch, "__init__", as_on_a_gpu)
+    monkeypatch.setattr(NaNGuard, "__init__", as_on_a_gpu)
     with pytest.raises(FloatingPointError, match="nan at epoch 1, step 3 of 4"):
         train(small.replace(loss="fails", save_steps=2), tmp_path / "run")
     assert Run.open(tmp_path / "run").load()["step"] == 2

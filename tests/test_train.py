@@ -5,15 +5,16 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from divconq.training.schedule import epoch_seed
 
 from divconq.config import Config
 from divconq.data.batches.loading import training_batches
 from divconq.data.batches.sampler import plan_epoch
 from divconq.losses import LOSSES, make_loss
 from divconq.presets import preset
+from divconq.runs.checkpoints import masks_state
 from divconq.runs.folder import Run
 from divconq.train import train
+from divconq.training.seeds import epoch_seed
 from divconq.training.setup import prepare
 
 TIMINGS = ("images_per_s", "seconds")
@@ -47,8 +48,8 @@ def test_partitions_and_masks_are_kept_at_every_division(tiny, tmp_path):
 
     train(tiny.replace(k_max=2, epochs=3), tmp_path / "run")
     kept = load_file(tmp_path / "run" / "divisions" / "epoch_0001.safetensors")
-    assert kept["labels"].shape == (48,)
-    assert kept["labels"].unique().tolist() == [0, 1]
+    assert kept["clusters"].shape == (48,)
+    assert kept["clusters"].unique().tolist() == [0, 1]
     assert kept["masks"].shape == (2, 16)
     assert torch.equal(kept["masks"][0], kept["masks"][1]), "children start as their parent"
 
@@ -56,7 +57,7 @@ def test_partitions_and_masks_are_kept_at_every_division(tiny, tmp_path):
 @pytest.mark.parametrize("mask_reset", [True, False])
 def test_a_split_resets_the_moments_of_the_masks_unless_told_not_to(tiny, tmp_path, monkeypatch, mask_reset):
     resets = []
-    monkeypatch.setattr("divconq.train.reset_moments", lambda _, masks: resets.append(masks.k))
+    monkeypatch.setattr("divconq.divide_and_conquer.reset_moments", lambda _, masks: resets.append(masks.k))
     config = tiny.replace(k_max=4, masks="learned", singletons="keep", mask_reset=mask_reset)
     train(config, tmp_path / "run")
     assert resets == ([2, 4] if mask_reset else [])
@@ -86,7 +87,7 @@ def test_one_cluster_and_no_masks_is_plain_training_exactly(tiny, tmp_path, loss
             epoch=epoch,
         )
         for x, y, _ in training_batches(
-            job.train, plan, job.changes, size=config.data.image_size, resize=config.data.resize,
+            job.train, plan, job.augmentation, size=config.data.image_size, resize=config.data.resize,
             seed=epoch_seed(config.optimisation.seed, epoch), device=job.device,
         ):  # fmt: skip
             adam.zero_grad()
@@ -112,9 +113,11 @@ def test_a_resumed_run_ends_as_one_that_was_never_stopped(tiny, tmp_path, stoppe
     resumed = train(tiny.replace(loss=loss), tmp_path / "run", resume=True)
     assert without_timings(resumed) == without_timings(whole)
     a, b = Run.open(tmp_path / "whole").load(), Run.open(tmp_path / "run").load()
-    for part in ("model", "masks", "loss"):
+    for part in ("model", "divide_and_conquer"):
+        division = {name: state[part].pop("_extra_state", None) for name, state in (("a", a), ("b", b))}
         assert all(torch.equal(a[part][name], b[part][name]) for name in a[part]), part
-    assert torch.equal(a["partition"], b["partition"])
+    assert torch.equal(division["a"].pop("clusters"), division["b"].pop("clusters"))
+    assert division["a"] == division["b"]
 
 
 @pytest.mark.parametrize(
@@ -152,9 +155,9 @@ def test_every_switch_trains(tiny, tmp_path, change):
 def test_masks_stand_still_in_fine_tuning(tiny, tmp_path):
     config = tiny.replace(epochs=4, finetune_from=3)
     train(config.replace(epochs=3), tmp_path / "run")
-    before = Run.open(tmp_path / "run").load()["masks"]["weight"]
+    before = masks_state(Run.open(tmp_path / "run").load())["weight"]
     train(config, tmp_path / "run", resume=True)
-    assert torch.equal(Run.open(tmp_path / "run").load()["masks"]["weight"], before)
+    assert torch.equal(masks_state(Run.open(tmp_path / "run").load())["weight"], before)
 
 
 def test_the_backbone_rests_after_a_division(tiny, tmp_path):

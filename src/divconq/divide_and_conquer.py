@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.utils.data import Sampler
 
 from divconq.checks import check_batch
-from divconq.config import DivisionConfig, MasksConfig
+from divconq.config import DivisionConfig, MasksConfig, OptimisationConfig
 from divconq.data.batches.sampler import EpochPlan, plan_epoch
 from divconq.distributed.collectives import gather, on_first, shard, synchronise
 from divconq.division import DIVISIONS, Partition, divide
@@ -64,6 +64,7 @@ class DivideAndConquer(nn.Module):
 
     ``state_dict()`` holds all of its state: the masks, the parameters of the loss, the partition and the epoch.
 
+    >>> import torch
     >>> labels = torch.arange(40) % 4
     >>> x = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
     >>> dc = DivideAndConquer(lambda z, y: z.sum(), labels, dim=8, batch=8, k_max=2, divide_every=1)
@@ -113,6 +114,7 @@ class DivideAndConquer(nn.Module):
             reset=mask_reset,
             conquer=conquer,
         )
+        OptimisationConfig(batch=batch, per_class=per_class, seed=seed)  # checks them, as on the command line
         check_batch(batch, per_class)
         if groups is None and DIVISIONS[division].needs_groups and k_max > 1:
             raise ValueError(
@@ -198,6 +200,7 @@ class DivideAndConquer(nn.Module):
     def freezes_backbone(self, epoch: int) -> bool:
         """Whether ``epoch`` trains only the head and the masks, because a division was just made.
 
+        >>> import torch
         >>> dc = DivideAndConquer(
         ...     F.mse_loss, torch.arange(8) % 2, dim=4, batch=4, divide_every=4, freeze_backbone_epochs=1
         ... )
@@ -331,6 +334,7 @@ def warn_if_too_short(division: DivisionConfig, epochs: int) -> None:
 def reset_moments(optimizer: Optimizer, module: nn.Module) -> None:
     """Set the optimiser's moments of a module's parameters to zero.
 
+    >>> import torch
     >>> masks = Masks(4, 2)
     >>> adam = torch.optim.Adam(masks.parameters()); masks.conquer().sum().backward(); adam.step()
     >>> reset_moments(adam, masks); float(adam.state[masks.weight]["exp_avg"].abs().sum())

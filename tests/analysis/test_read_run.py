@@ -122,7 +122,7 @@ def test_damaged_divisions_are_named_and_left_out(tmp_path):
     assert [line.split()[0] for line in damaged] == [
         f"divisions/epoch_{e:04d}.safetensors" for e in (6, 8, 10, 12)
     ]
-    assert "labels must lie between 0 and 1" in damaged[1]
+    assert "labels must be from 0 to 1" in damaged[1]
     assert "The divisions are of different numbers of images; they cannot be compared." in record.missing
 
 

@@ -255,7 +255,9 @@ def test_data_that_cannot_be_found(copy):
 def test_clusters_of_other_images(copy):
     folder = copy("divided")
     state = checkpoints.load(folder)
-    checkpoints.save(folder, "last", {**state, "partition": state["partition"][:-1]})
+    division = state["divide_and_conquer"]["_extra_state"]
+    division["clusters"] = division["clusters"][:-1]
+    checkpoints.save(folder, "last", state)
     findings, _ = study([read_run(folder)])
     assert findings.missing == (
         "The clusters of divided cannot be shown: 47 images were divided, and there are 48 now.",

@@ -17,7 +17,7 @@ def test_an_epoch_is_the_epoch_of_train(tiny, tmp_path):
 
 def test_batches_come_from_all_clusters(tiny):
     ours = Training(prepare(tiny.replace(k_max=4)))
-    assert ours.job.masks.k == ours.partition.k == 4
+    assert ours.job.dc.masks.k == ours.job.dc.partition.k == 4
     clusters = set()
     for _ in range(2):
         clusters |= set(ours.plan.clusters.tolist())

@@ -62,13 +62,13 @@ from divconq.experiments.table import load_table, parse_changes, parse_seeds, pa
 from divconq.losses import make_loss
 from divconq.masks import Masks
 from divconq.model import import_file, load_model, make_model
+from divconq.recorder import Recorder
 from divconq.runs import checkpoints
 from divconq.runs.folder import Run
-from divconq.train import restore
 from divconq.trained_run import TrainedRun
 from divconq.training.datasets import open_data
 from divconq.training.loggers import check_loggers
-from divconq.training.nan_guard import LossWatch
+from divconq.training.nan_guard import NaNGuard
 from divconq.training.scoring import check_test_images
 from divconq.training.setup import prepare
 
@@ -319,12 +319,15 @@ def both_damaged() -> None:
     main("train", "--resume", "run")
 
 
-def restored(**changes: object) -> None:
+def restored(images: int | None = None, **changes: object) -> None:
     """Go on from a checkpoint that does not fit."""
     photos()
     job = prepare(TINY)
-    parts = {name: getattr(job, name).state_dict() for name in ("model", "masks", "loss", "optimizer")}
-    restore(job, {"epoch": 1, "k": 1, "partition": torch.zeros(4, dtype=torch.int64), **parts, **changes})
+    recorder = Recorder(job, Path("run"))
+    state = recorder._state(torch.empty(0))
+    if images is not None:
+        state["divide_and_conquer"]["_extra_state"]["clusters"] = torch.zeros(images, dtype=torch.int64)
+    recorder._restore({**state, **changes})
 
 
 def weights(state: Mapping[str, torch.Tensor], **metadata: str) -> Path:
@@ -361,7 +364,7 @@ def score(n: int = 4, searched: int = 0, **changes: object) -> None:
 
 
 def sampled(n: int = 8, **changes: object) -> None:
-    arguments = {"classes": labels(n), "clusters": torch.zeros(n, dtype=torch.int64), "k": 1, "batch": 4}
+    arguments = {"labels": labels(n), "clusters": torch.zeros(n, dtype=torch.int64), "k": 1, "batch": 4}
     plan_epoch(**{**arguments, "seed": 0, "epoch": 0, **changes})
 
 
@@ -442,14 +445,14 @@ def changed_while_read() -> None:
 
 
 def not_finite(finite: bool) -> None:
-    watch = LossWatch(epoch=2, clusters=torch.tensor([0, 1]), device=torch.device("cpu"))
-    watch.step(torch.tensor(float("nan")), torch.tensor(finite))
+    guard = NaNGuard(epoch=2, clusters=torch.tensor([0, 1]), device=torch.device("cpu"))
+    guard.step(torch.tensor(float("nan")), torch.tensor(finite))
 
 
 def own_loop() -> None:
     optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
-    dc = DivideAndConquer(lambda z, y: z.sum(), labels(), optimizer, dim=4, k_max=2)
-    list(dc.epoch(0, [torch.zeros(4, 4)], points))
+    dc = DivideAndConquer(lambda z, y: z.sum(), labels(), optimizer, dim=4, batch=4, k_max=2)
+    list(dc.batches([torch.zeros(4, 4)], 0, points))
 
 
 def on_no_gpu() -> None:
@@ -963,7 +966,7 @@ RUNS = (
     Refusal("a checkpoint of which a bit is another", lambda: resumed(lambda content: b"Q" + content[1:])),
     Refusal("the last two checkpoints damaged", both_damaged),
     Refusal("a checkpoint of another version", of_another_version),
-    Refusal("a checkpoint of other images", lambda: restored(partition=torch.zeros(3, dtype=torch.int64))),
+    Refusal("a checkpoint of other images", lambda: restored(images=3)),
     Refusal("a checkpoint of other classes", lambda: restored(data="others")),
     Refusal("a run with a backbone of your own", lambda: TrainedRun(registered(), device="cpu")),
 )

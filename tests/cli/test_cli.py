@@ -13,6 +13,7 @@ from divconq.cli import main
 from divconq.config import Config
 from divconq.model import load_model
 from divconq.presets import PRESETS
+from divconq.runs.checkpoints import masks_state
 from divconq.runs.folder import Run
 
 TINY = ["--image-size", "16", "--resize", "20", "--backbone", "small", "--no-pretrained", "--dim", "16"]
@@ -134,7 +135,8 @@ def test_the_final_model_needs_no_mask_code(trained):
     model, state = load_model(trained), run.load()
     images = torch.rand(3, 3, 16, 16)
     f = model(images)
-    mask = state["masks"]["weight"][: state["k"]].relu().sum(0)
+    masks = masks_state(state)
+    mask = masks["weight"][: masks["count"]].relu().sum(0)
     plain = load_model(trained)
     plain.load_state_dict(state["model"])
     assert torch.allclose(F.normalize(f), F.normalize(plain(images) * mask), atol=1e-6)

@@ -4,34 +4,17 @@ import pytest
 import torch
 from torch import nn
 
-from divconq.losses import NPairsLoss
+from divconq.divide_and_conquer import reset_moments
 from divconq.masks import Masks
 from divconq.model import Embedder, SmallNet
-from divconq.training.optimizer import load_optimizer, make_optimizer, reset_moments
-
-
-def test_three_groups_with_their_own_rates():
-    adam = make_optimizer(
-        nn.Linear(2, 4),
-        Masks(4, 2),
-        NPairsLoss(),
-        lr=1e-5,
-        weight_decay=1e-3,
-        mask_lr_scale=100,
-        mask_weight_decay=1e-4,
-        loss_lr_scale=10,
-    )
-    groups = {group["name"]: (group["lr"], group["weight_decay"]) for group in adam.param_groups}
-    assert groups == {"network": (1e-5, 1e-3), "masks": (1e-3, 1e-4), "loss": (1e-4, 0.0)}
+from divconq.training.optimizer import load_optimizer, make_optimizer
 
 
 def test_normalisation_may_decay_by_itself():
     network = nn.Sequential(
         nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Sequential(nn.GroupNorm(2, 4)), nn.Linear(4, 2)
     )
-    adam = make_optimizer(
-        network, Masks(2, 1, "none"), nn.Identity(), lr=1e-5, weight_decay=1e-3, norm_weight_decay=0.0
-    )
+    adam = make_optimizer(network, lr=1e-5, weight_decay=1e-3, norm_weight_decay=0.0)
     groups = {group["name"]: group for group in adam.param_groups}
     assert {name: group["weight_decay"] for name, group in groups.items()} == {"network": 1e-3, "norms": 0.0}
     assert groups["norms"]["params"] == [*network[1].parameters(), *network[2].parameters()]
@@ -41,23 +24,16 @@ def test_normalisation_may_decay_by_itself():
 
 def test_the_head_may_learn_faster():
     network = Embedder(SmallNet(), SmallNet.num_features, 4)
-    adam = make_optimizer(
-        network, Masks(4, 1, "none"), nn.Identity(), lr=1e-5, weight_decay=1e-3, head_lr_scale=10.0
-    )
+    adam = make_optimizer(network, lr=1e-5, weight_decay=1e-3, head_lr_scale=10.0)
     groups = {group["name"]: group for group in adam.param_groups}
     assert {name: group["lr"] for name, group in groups.items()} == {"network": 1e-5, "head": 1e-4}
     assert groups["head"]["params"] == [*network.head.parameters()]
     assert groups["network"]["params"] == [*network.backbone.parameters()]
 
 
-def test_masks_that_do_not_learn_have_no_group():
-    adam = make_optimizer(nn.Linear(2, 4), Masks(4, 2, "fixed"), nn.Identity(), lr=1e-5, weight_decay=0)
-    assert [group["name"] for group in adam.param_groups] == ["network"]
-
-
 def test_reset_starts_the_masks_anew_and_nothing_else():
     network, masks = nn.Linear(2, 4), Masks(4, 2)
-    adam = make_optimizer(network, masks, nn.Identity(), lr=1e-4, weight_decay=0)
+    adam = with_masks(make_optimizer(network, lr=1e-4, weight_decay=0), masks)
 
     def step():
         adam.zero_grad()
@@ -77,11 +53,17 @@ def test_reset_starts_the_masks_anew_and_nothing_else():
     )
 
 
+def with_masks(adam, masks):
+    """Add the masks as a group of their own, with 100 times the rate, as training does."""
+    adam.add_param_group({"params": [*masks.parameters()], "lr": 100 * adam.param_groups[0]["lr"]})
+    return adam
+
+
 def trained(device="cpu", lr=1e-4):
     """Adam after three steps, and what it trains."""
     torch.manual_seed(0)
     network, masks = nn.Linear(2, 4).to(device), Masks(4, 2).to(device)
-    adam = make_optimizer(network, masks, nn.Identity(), lr=lr, weight_decay=0)
+    adam = with_masks(make_optimizer(network, lr=lr, weight_decay=0), masks)
     take_steps(adam, network, masks, 3)
     return adam, network, masks
 
@@ -94,13 +76,16 @@ def take_steps(adam, network, masks, count):
         adam.step()
 
 
-def test_moments_and_rates_are_restored():
+def test_moments_are_restored_and_rates_stay():
+    other_rate, *_ = trained(lr=1e-4)
     source, network, masks = trained(lr=3e-3)
-    adam, other, other_masks = trained(lr=1e-4)
+    load_optimizer(other_rate, copy.deepcopy(source.state_dict()))
+    assert [group["lr"] for group in other_rate.param_groups] == [1e-4, 1e-2]
+    adam, other, other_masks = trained(lr=3e-3)
+    take_steps(adam, other, other_masks, 1)
     load_optimizer(adam, copy.deepcopy(source.state_dict()))
     other.load_state_dict(network.state_dict())
     other_masks.load_state_dict(masks.state_dict())
-    assert [group["lr"] for group in adam.param_groups] == [group["lr"] for group in source.param_groups]
     take_steps(source, network, masks, 2)
     take_steps(adam, other, other_masks, 2)
     assert torch.equal(network.weight, other.weight)
@@ -120,7 +105,7 @@ def test_what_depends_on_the_device_stays_as_it_is_here():
 
 
 def test_other_groups_are_refused():
-    adam = make_optimizer(nn.Linear(2, 4), Masks(4, 2, "fixed"), nn.Identity(), lr=1e-5, weight_decay=0)
+    adam = make_optimizer(nn.Linear(2, 4), lr=1e-5, weight_decay=0)
     with pytest.raises(ValueError, match="zip"):
         load_optimizer(adam, trained()[0].state_dict())
 
@@ -129,7 +114,7 @@ def test_other_groups_are_refused():
 @pytest.mark.parametrize(("saved_on", "loaded_on"), [("cpu", "cuda"), ("cuda", "cpu"), ("cuda", "cuda")])
 def test_a_state_moves_between_devices(saved_on, loaded_on):
     source, network, masks = trained(saved_on)
-    adam, other, other_masks = trained(loaded_on, lr=1e-2)
+    adam, other, other_masks = trained(loaded_on)
     load_optimizer(adam, copy.deepcopy(source.state_dict()))
     other.load_state_dict(network.state_dict())
     other_masks.load_state_dict(masks.state_dict())

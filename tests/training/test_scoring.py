@@ -91,7 +91,7 @@ def test_it_is_logged_at_evaluated_epochs_and_changes_nothing_else(tiny, tmp_pat
         {n: v for n, v in record.items() if n not in ignored} for record in off
     ]
     a, b = (Run.open(tmp_path / name).load() for name in ("on", "off"))
-    for part in ("model", "masks"):
+    for part in ("model", "divide_and_conquer"):
         assert all(torch.equal(a[part][name], b[part][name]) for name in a[part]), part
 
 

@@ -64,7 +64,8 @@ def make(loss, *, backbone="small", device="cpu", dropout=0.0, lr=1e-4, **settin
     masks.split_()
     nn.init.uniform_(masks.weight, 0.2, 1.5)
     objective = Objective(copy.deepcopy(loss), masks, overlap_weight=0.5).to(device)
-    adam = make_optimizer(model, masks, objective.loss, lr=lr, weight_decay=1e-3, mask_lr_scale=10.0)
+    adam = make_optimizer(model, lr=lr, weight_decay=1e-3)
+    adam.add_param_group({"params": [*objective.parameters()], "lr": 10 * lr, "weight_decay": 0.0})
     return TrainingStep(model, objective, adam, **settings)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from divconq.config import Config
 from divconq.division.partition import check_clusters
 from divconq.model import Embedder, make_model
+from divconq.runs.checkpoints import clusters_state, masks_state
 from divconq.runs.folder import Run
 
 SCORE, TRAIN_SCORE = "recall@1", "train_recall@1"
@@ -69,13 +70,14 @@ class RunRecord:
         )
         try:
             model.load_state_dict(state["model"])
-            masks: Tensor = state["masks"]["weight"][: int(state["masks"]["count"])].relu()
+            saved = masks_state(state)
+            masks: Tensor = saved["weight"][: int(saved["count"])].relu()
         except (KeyError, RuntimeError) as error:
             raise ValueError(
                 f"{self.folder / which}.pt does not fit config.yaml ({str(error).splitlines()[0]}); "
                 "put back the settings it was trained with"
             ) from error
-        return Snapshot(int(state["epoch"]), model.eval(), masks, state["partition"])
+        return Snapshot(int(state["epoch"]), model.eval(), masks, clusters_state(state))
 
 
 def read_run(folder: Path) -> RunRecord:
@@ -137,7 +139,8 @@ def _read_division(file: Path) -> Division:
     from safetensors.torch import load_file
 
     tensors = load_file(file)
-    labels, masks = tensors["labels"], tensors["masks"]
+    labels = tensors["clusters"] if "clusters" in tensors else tensors["labels"]  # as older versions wrote it
+    masks = tensors["masks"]
     if labels.dtype != torch.int64 or labels.ndim != 1 or masks.ndim != 2:
         raise ValueError(f"labels {tuple(labels.shape)} and masks {tuple(masks.shape)} are of other shapes")
     check_clusters("labels", labels, len(masks))

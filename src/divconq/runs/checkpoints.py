@@ -172,10 +172,19 @@ def algorithm_state(state: State) -> State:
 
 
 def masks_state(state: State) -> State:
-    """Return the state of the masks in a checkpoint."""
-    prefix = "objective.masks."
-    algorithm = algorithm_state(state)
+    """Return the state of the masks in a checkpoint of any readable format."""
+    if "divide_and_conquer" not in state:
+        masks: State = state["masks"]
+        return masks
+    prefix, algorithm = "objective.masks.", state["divide_and_conquer"]
     return {name.removeprefix(prefix): value for name, value in algorithm.items() if name.startswith(prefix)}
+
+
+def clusters_state(state: State) -> Tensor:
+    """Return the cluster of every training image in a checkpoint of any readable format."""
+    new = "divide_and_conquer" in state
+    clusters: Tensor = state["divide_and_conquer"]["_extra_state"]["clusters"] if new else state["partition"]
+    return clusters
 
 
 def _newest(folder: Path) -> tuple[State, Path]:

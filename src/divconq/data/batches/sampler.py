@@ -29,6 +29,7 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
+from divconq.checks import check_batch, check_choice
 from divconq.division import usable_clusters
 
 ORDERS = ("random", "round_robin")
@@ -120,10 +121,8 @@ def plan_epoch(
 
 
 def _check(n: int, clusters: Tensor, k: int, batch: int, per_class: int | None, order: str) -> None:
-    if order not in ORDERS:
-        raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
-    if batch < 2:
-        raise ValueError(f"batch must be at least 2, got {batch}: a loss compares images")
+    check_choice("order", order, ORDERS)
+    check_batch(batch, per_class)
     if batch > n:
         raise ValueError(
             f"batch must be at most the number of training images, {n}, got {batch}; use a smaller batch"
@@ -132,16 +131,6 @@ def _check(n: int, clusters: Tensor, k: int, batch: int, per_class: int | None, 
         raise ValueError(
             f"clusters must be numbered 0 to {k - 1} (k = {k}), "
             f"got {int(clusters.min())} to {int(clusters.max())}"
-        )
-    if per_class is None:
-        return
-    if per_class < 2:
-        raise ValueError(f"per_class must be at least 2, got {per_class}; use None for uniform batches")
-    if batch % per_class != 0 or batch < 2 * per_class:
-        nearest = max(2, round(batch / per_class)) * per_class
-        raise ValueError(
-            f"batch must be a multiple of per_class, {per_class}, and at least twice as large, got {batch}; "
-            f"the nearest is {nearest}"
         )
 
 
