@@ -48,8 +48,8 @@ def test_partitions_and_masks_are_kept_at_every_division(tiny, tmp_path):
 
     train(dataclasses.replace(tiny, k_max=2, epochs=3), tmp_path / "run")
     kept = load_file(tmp_path / "run" / "divisions" / "epoch_0001.safetensors")
-    assert kept["labels"].shape == (48,)
-    assert kept["labels"].unique().tolist() == [0, 1]
+    assert kept["clusters"].shape == (48,)
+    assert kept["clusters"].unique().tolist() == [0, 1]
     assert kept["masks"].shape == (2, 16)
     assert torch.equal(kept["masks"][0], kept["masks"][1]), "children start as their parent"
 

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch.utils.data import Sampler
 
 from divconq.data.batches.sampler import EpochPlan, plan_epoch
-from divconq.distributed.collectives import gather, on_first, shard, synchronise
+from divconq.distributed import gather, on_first, shard, synchronise
 from divconq.division import Partition, divide
 from divconq.masks import Masks
 from divconq.objective import Objective
@@ -25,7 +25,7 @@ class DivideAndConquer(nn.Module):
     ``labels`` are those of the whole training set, in its order. Give the optimiser that trains your network:
     the masks (and the loss, if it has parameters the optimiser does not know) join it as a group of their own.
     Under ``torchrun`` each process gets its share of every batch, and the loss is that of all of it:
-    ``divconq.distributed.collectives.average_gradients``, or torch's DistributedDataParallel, does the rest.
+    ``divconq.distributed.average_gradients``, or torch's DistributedDataParallel, does the rest.
 
     >>> import torch
     >>> labels = torch.arange(40) % 4

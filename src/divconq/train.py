@@ -17,7 +17,7 @@ from divconq.data import ImageSet
 from divconq.data.batches.loading import training_batches
 from divconq.data.batches.sampler import EpochPlan, plan_epoch
 from divconq.data.batches.transforms import augment
-from divconq.distributed.collectives import anywhere, on_every, on_first, synchronise, wait_for_all
+from divconq.distributed import anywhere, on_every, on_first, synchronise, wait_for_all
 from divconq.division import NEEDS_EMBEDDINGS, Partition, divide
 from divconq.runs.checkpoints import Checkpoints
 from divconq.runs.folder import Run
@@ -62,8 +62,9 @@ def train(
 ) -> list[dict[str, Any]]:
     """Train as ``config`` says into the run folder ``out``; returns the log, one record an epoch.
 
-    A signal that ``stop`` notes ends it after the step, with a checkpoint: ``Stopped`` is raised. Processes that
-    have ``joined`` train together; the first of them divides, scores and writes. ``loggers`` are told of each record.
+    A signal that ``stop`` notes ends it after the step, with a checkpoint: ``Stopped`` is raised. Processes of one
+    ``process_group`` train together; the first of them divides, scores and writes. ``loggers`` are told of each
+    record.
     """
     on_first(check_loggers, loggers)
     on_first(warn_of_few_epochs, config)

@@ -21,26 +21,26 @@ import jaxtyping
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_resume import assert_same_runs, flags
 from torch import nn
 
 from divconq.accel.device import threads
 from divconq.cli import main
-from divconq.distributed.collectives import (
-    _attempt_name,
+from divconq.distributed import (
     anywhere,
     average_gradients,
+    first_only,
     gather,
-    joined,
+    is_first,
     on_every,
     on_first,
-    own_randomness,
+    process_group,
     rank,
     shard,
-    share_batchnorm,
     size,
     synchronise,
 )
+from divconq.distributed.collectives import own_randomness, share_batchnorm
+from divconq.distributed.group import _attempt_name
 from divconq.losses import make_loss
 from divconq.masks import Masks
 from divconq.model import Embedder, SmallNet
@@ -52,6 +52,7 @@ from divconq.training.optimizer import make_optimizer
 from divconq.training.step import TrainingStep
 from divconq.training.stop_signals import Stopped, StopSignals
 from killed_runs import at_call
+from test_resume import assert_same_runs, flags
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available() or sys.platform == "win32",
@@ -129,8 +130,8 @@ def as_rank(own, count, port, work, file, said):
     torch.save(work(), file)
 
 
-def together(work, patience=40.0):
-    with joined(torch.device("cpu"), patience=patience):
+def together(work, heartbeat_timeout=40.0):
+    with process_group(torch.device("cpu"), heartbeat_timeout=heartbeat_timeout):
         return work()
 
 
@@ -185,7 +186,7 @@ def history(loss, count, ddp=False):
         if not ddp:
             average_gradients(parameters)
         losses.append(value.detach())
-        if rank() == 0:
+        if is_first():
             gradients.append(flat(p.grad for p in parameters))
         adam.step()
     return torch.stack(losses), flat(parameters), gradients
@@ -272,6 +273,8 @@ def parts():
     for _ in range(2):
         with own_randomness():
             own.append(torch.rand(3))
+    written: list[int] = []
+    first_only(lambda: written.append(rank()))()
     return {
         "rank": (rank(), size()),
         "shards": [torch.arange(n)[shard(n)] for n in range(12)],
@@ -281,6 +284,7 @@ def parts():
         "synchronised": linear.weight.detach(),
         "own": torch.stack(own),
         "shared": torch.rand(3),
+        "written by": written,
         "first": on_first(dict, k=torch.tensor([rank(), 5])),
         "first fails": raised_by(lambda: on_first(lambda: fail_on(0))),
         "first fails strangely": raised_by(lambda: on_first(lambda: fail_on(0, Unheard))),
@@ -331,6 +335,10 @@ def test_the_first_does_it_for_all(told):
     assert all(torch.equal(of["first"]["k"], torch.tensor([0, 5])) for of in told)
 
 
+def test_a_function_for_the_first_only_is_skipped_by_the_others(told):
+    assert [of["written by"] for of in told] == [[0], [], [], []]
+
+
 def test_errors_of_one_are_errors_of_all(told):
     assert {of["first fails"] for of in told} == {"ValueError: rank 0 cannot"}
     assert [of["first fails strangely"] for of in told] == (
@@ -354,7 +362,7 @@ def test_live_batchnorm_needs_gpus(told):
 def test_alone_nothing_happens():
     x = torch.rand(5, 2)
     torch.manual_seed(0)
-    with joined(), own_randomness():
+    with process_group(), own_randomness():
         assert (rank(), size()) == (0, 1)
         assert gather(x, 7) is x
         inside = torch.rand(3)
@@ -400,12 +408,12 @@ def test_a_killed_rank_ends_the_others_with_a_sentence(tmp_path, which):
 
 def test_a_rank_that_falls_silent_ends_the_others_with_a_sentence(tmp_path):
     """As if its machine had lost power: its connections stay open, and nothing comes any more."""
-    work = functools.partial(together, functools.partial(talk, 1, signal.SIGSTOP), patience=3.0)
+    work = functools.partial(together, functools.partial(talk, 1, signal.SIGSTOP), heartbeat_timeout=3.0)
     ranks = Ranks(2, work, tmp_path)
     assert ranks.join(0) == [1]
     ranks.processes[1].kill()
     said = ranks.said[0].read_text()
-    assert "rank 1 of 2 has given no sign of life for 3 seconds" in said
+    assert "no heartbeat from rank 1 of 2 for 3 seconds" in said
     assert "torchrun --max-restarts" in said
 
 
@@ -433,7 +441,7 @@ def slow():
 
 
 def test_a_slow_rank_is_not_dead(tmp_path):
-    assert run(2, slow, tmp_path, patience=3.0) == ["done", "done"]
+    assert run(2, slow, tmp_path, heartbeat_timeout=3.0) == ["done", "done"]
 
 
 # --- runs ---
@@ -468,8 +476,8 @@ def test_a_run_of_several_processes_is_the_run_of_one(smooth, tmp_path, ranks, c
             assert one[name] == pytest.approx(other[name], abs=1e-5 if name == "loss" else 1e-6), name
     for name in (f"divisions/epoch_{epoch:04d}.safetensors" for epoch in range(1, config.epochs)):
         one, other = (load_file(tmp_path / run / name) for run in ("run", "alone"))
-        assert len(one["labels"].unique()) == 2
-        assert torch.equal(one["labels"], other["labels"])
+        assert len(one["clusters"].unique()) == 2
+        assert torch.equal(one["clusters"], other["clusters"])
         assert torch.allclose(one["masks"], other["masks"], atol=1e-5)
     one, other = (load_file(tmp_path / run / "model.safetensors") for run in ("run", "alone"))
     assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in other)
@@ -571,7 +579,7 @@ def on_one_gpu(config, out):
     """By gloo, which unlike NCCL lets two processes share a GPU; the network must be captured."""
     torch.distributed.init_process_group("gloo")
     warnings.filterwarnings("error", message=".*cannot be (compiled or )?captured")
-    with joined(torch.device("cuda")):
+    with process_group(torch.device("cuda")):
         return train(config, out)
 
 
@@ -611,7 +619,8 @@ main(sys.argv[1:])
 def launched(*command, **settings):
     """What ``torchrun`` starts, two processes."""
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *command]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen([*map(str, words)], env=environment, text=True, **pipes)
 
