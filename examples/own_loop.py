@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from divconq import DivideAndConquer, retrieval_scores
 from divconq.data.sources.demo import demo
-from divconq.distributed.collectives import average_gradients, gather, joined, rank, shard
+from divconq.distributed import average_gradients, gather, is_first, process_group, shard
 from divconq.losses import TripletLoss
 from divconq.model import SmallNet
 
@@ -51,7 +51,7 @@ def main(epochs: int, lr: float) -> None:
             average_gradients(model.parameters())
             optimizer.step()
         scores = retrieval_scores(embed(test_images), data.test.labels)
-        if rank() == 0:
+        if is_first():
             print(f"epoch {epoch + 1}: loss {loss.item():.3f}, R@1 {100 * scores['recall@1']:.1f}")
 
 
@@ -59,5 +59,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--lr", type=float, default=1e-3)
-    with joined():
+    with process_group():
         main(**vars(parser.parse_args()))

@@ -92,7 +92,7 @@ DEATHS = {
     "third checkpoint": lambda: in_a_write(3),
     "before the link": lambda: at_call(os, "link", 1),
     "after the link": lambda: at_call(os, "link", 2, after=True),
-    "between the renames": lambda: at_call(checkpoints, "_keep", 1, after=True),
+    "between the renames": lambda: at_call(checkpoints, "_link", 1, after=True),
     "after a checkpoint": lambda: at_call(checkpoints, "save", 1, after=True),
     "while it syncs": lambda: at_call(os, "fsync", 9),
     "fourth step": lambda: at_call(TrainingStep, "__call__", 4),

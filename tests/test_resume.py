@@ -191,7 +191,7 @@ def test_a_damaged_last_checkpoint_costs_some_steps_and_nothing_else(small, tmp_
     content = bytearray((tmp_path / "run" / "last.pt").read_bytes())
     content[len(content) // 2] ^= 1
     (tmp_path / "run" / "last.pt").write_bytes(content)
-    with pytest.warns(UserWarning, match=r"last.pt is damaged .*; the one before it is used, previous.pt"):
+    with pytest.warns(UserWarning, match=r"last.pt is damaged .*; using the previous one, previous.pt"):
         train(config, tmp_path / "run", resume=True)
     assert_same_runs(tmp_path / "whole", tmp_path / "run")
 

@@ -14,7 +14,7 @@ from torch.utils.data import Sampler
 from divconq.checks import check_batch
 from divconq.config import DivisionConfig, MasksConfig, OptimisationConfig
 from divconq.data.batches.sampler import EpochPlan, plan_epoch
-from divconq.distributed.collectives import gather, on_first, shard, synchronise
+from divconq.distributed import gather, on_first, shard, synchronise
 from divconq.division import DIVISIONS, Partition, divide
 from divconq.masks import Masks
 from divconq.objective import Objective

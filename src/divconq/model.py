@@ -1,4 +1,4 @@
-"""f: an image to a point in R^d, by backbone, pooling, dropout and one linear layer."""
+"""The network f: backbone, pooling, dropout and one linear layer map an image to a point in R^d."""
 
 import importlib.util
 import json
@@ -21,7 +21,7 @@ RGB = tuple[float, float, float]
 
 
 class SmallNet(nn.Sequential):
-    """Four strided convolutions with group normalisation: enough for the demo, quick on a CPU.
+    """Four strided convolutions with group normalisation: a small network for the demo, fast on a CPU.
 
     >>> SmallNet()(torch.zeros(2, 3, 64, 64)).shape
     torch.Size([2, 160])
@@ -44,8 +44,8 @@ class SmallNet(nn.Sequential):
 class Embedder(nn.Module):
     """f(x) = W dropout(pool(backbone(x))) + b for images with values in [0, 1].
 
-    The colours are normalised inside, so that a saved model needs nothing but pixels. BatchNorm keeps its
-    running statistics while ``freeze_batchnorm`` (its weights still train).
+    The model normalises the colours itself, so a saved model needs only pixels. With ``freeze_batchnorm``, BatchNorm
+    keeps its running statistics; its weights still train.
 
     >>> f = Embedder(SmallNet(), features=160, dim=8)
     >>> f(torch.rand(2, 3, 64, 64)).shape
@@ -73,16 +73,16 @@ class Embedder(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1))
 
     def features(self, images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n c"]:
-        """What the head sees: the pooled output of the backbone."""
+        """Return the input of the head, the pooled output of the backbone."""
         images = ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
         return cast(Tensor, self.backbone(images))
 
     def forward(self, images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
-        """The embedding, neither masked nor normalised."""
+        """Return the embedding f(x), without mask and normalisation."""
         return cast(Tensor, self.head(self.dropout(self.features(images))))
 
     def train(self, mode: bool = True) -> "Embedder":
-        """Switch to training; frozen BatchNorm stays as it is."""
+        """Switch to training mode. Frozen BatchNorm stays in eval mode."""
         super().train(mode)
         if self.freeze_batchnorm:
             for module in self.modules():
@@ -92,7 +92,7 @@ class Embedder(nn.Module):
 
     @torch.no_grad()
     def fold_(self, mask: Float[Tensor, " d"]) -> "Embedder":
-        """Multiply the conquered mask into the head, so that f_final needs no mask code."""
+        """Multiply the conquered mask into the head in place and return the model, which then needs no mask."""
         self.head.weight.mul_(mask[:, None])
         self.head.bias.mul_(mask)
         return self
@@ -110,10 +110,10 @@ def make_model(
     std: RGB | None = None,
     freeze_batchnorm: bool = True,
 ) -> Embedder:
-    """Build f around any timm backbone, or ``small``; see ``Embedder``.
+    """Return an ``Embedder`` around any timm backbone, or around ``small``.
 
-    Weights come from a local ``.safetensors`` file if one is given, else from timm's download when
-    ``pretrained``. Mean and std: yours, else the file's metadata, else the backbone's own.
+    The backbone loads the local ``.safetensors`` file ``weights`` if given, else timm's download if ``pretrained``.
+    ``mean`` and ``std`` default to the metadata of the file, else to those of the backbone.
     """
     if backbone == "small":
         network, features, own_mean, own_std = _small(pooling, pretrained, weights)
@@ -135,7 +135,7 @@ def make_model(
 
 def _small(pooling: Pooling, pretrained: bool, weights: Path | None) -> tuple[nn.Module, int, RGB, RGB]:
     if pooling != "avg":
-        raise ValueError(f"the backbone 'small' pools by 'avg' only, got {pooling!r}; use --pooling avg")
+        raise ValueError(f"pooling of the backbone 'small' must be 'avg', got {pooling!r}; use --pooling avg")
     if pretrained and weights is None:
         raise ValueError("the backbone 'small' has no pretrained weights; use --no-pretrained")
     return SmallNet(), SmallNet.num_features, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
@@ -146,8 +146,8 @@ def _timm(backbone: str, pooling: Pooling, pretrained: bool) -> tuple[nn.Module,
 
     if not timm.is_model(backbone.split(".")[0]):
         raise ValueError(
-            f"unknown backbone {backbone!r}: any of timm's models can be named (timm.list_models()), a module that "
-            f"registers your own is loaded by --import FILE.py{did_you_mean(backbone, ['small', *timm.list_models()])}"
+            f"unknown backbone {backbone!r}: use 'small' or a model of timm (timm.list_models()), or load a module "
+            f"that registers yours with --import FILE.py{did_you_mean(backbone, ['small', *timm.list_models()])}"
         )
     try:
         network = timm.create_model(
@@ -160,10 +160,10 @@ def _timm(backbone: str, pooling: Pooling, pretrained: bool) -> tuple[nn.Module,
             ) from error
         raise ValueError(
             f"the pretrained weights of {backbone!r} could not be downloaded ({type(error).__name__}: {error}); "
-            "name a local file with --backbone-weights FILE.safetensors, or start without by --no-pretrained"
+            "use a local file with --backbone-weights FILE.safetensors, or start without weights by --no-pretrained"
         ) from error
     settings = getattr(network, "pretrained_cfg", {})
-    with torch.no_grad():  # whatever the backbone calls its width, this is what it gives
+    with torch.no_grad():  # the width of the output, whatever the backbone calls it
         features = network.eval()(torch.zeros(1, *settings.get("input_size", (3, 224, 224)))).shape[1]
     return (
         network,
@@ -186,7 +186,7 @@ def _colour(metadata: dict[str, str], name: str, default: RGB) -> RGB:
 
 
 def save_model(model: Embedder, path: Path, settings: dict[str, Any]) -> None:
-    """Write weights and, as metadata, everything ``load_model`` needs to build the network again."""
+    """Write the weights, and as metadata the ``settings`` that ``load_model`` needs to build the network."""
     from safetensors.torch import save_file
 
     state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
@@ -194,9 +194,9 @@ def save_model(model: Embedder, path: Path, settings: dict[str, Any]) -> None:
 
 
 def load_model(path: str | Path) -> Embedder:
-    """A trained model for inference: ``normalize(model(images))`` is the final embedding.
+    """Return a trained model for inference; ``normalize(model(images))`` is the final embedding.
 
-    ``path`` is a ``model.safetensors`` or the run folder that holds it. Nothing in the file is executed.
+    ``path`` is a run folder or its ``model.safetensors``. Nothing in the file is executed.
     """
     path = Path(path)
     path = path / "model.safetensors" if path.is_dir() else path
@@ -210,13 +210,13 @@ def load_model(path: str | Path) -> Embedder:
     except (json.JSONDecodeError, KeyError, TypeError, RuntimeError) as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(
-            f"{path} is damaged or of another version of divconq ({reason}); export it again"
+            f"{path} is damaged or from another version of divconq ({reason}); export it again"
         ) from error
     return model.eval()
 
 
 def import_file(path: Path) -> None:
-    """Run a user's own module, once in a process, so that what it registers can be named."""
+    """Execute a Python file once per process. It may register backbones or add rows to tables such as ``LOSSES``."""
     if not path.is_file():
         raise ValueError(f"--import: there is no file {path}; name a Python file")
     spec = importlib.util.spec_from_file_location(f"divconq_import_{path.stem}", path)
@@ -231,5 +231,5 @@ def import_file(path: Path) -> None:
     except Exception as error:
         del sys.modules[spec.name]
         raise ValueError(
-            f"--import: {path} fails with {type(error).__name__}: {error}; see that python {path} runs"
+            f"--import: {path} fails with {type(error).__name__}: {error}; check that python {path} runs"
         ) from error

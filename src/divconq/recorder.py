@@ -12,7 +12,7 @@ from torch import Tensor
 
 from divconq.data import ImageSet
 from divconq.data.batches.sampler import EpochPlan
-from divconq.distributed.collectives import anywhere, on_first, wait_for_all
+from divconq.distributed import anywhere, on_first, wait_for_all
 from divconq.runs.checkpoints import Checkpoints, algorithm_state
 from divconq.runs.folder import Run
 from divconq.training.loggers import Loggers

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from divconq.config import Config
-from divconq.distributed.collectives import on_every, on_first, synchronise
+from divconq.distributed import on_every, on_first, synchronise
 from divconq.divide_and_conquer import warn_if_too_short
 from divconq.recorder import Recorder
 from divconq.training.batches import EpochBatches

@@ -1,4 +1,4 @@
-"""Using a trained run: score it, or embed images with it."""
+"""Using a trained run: scoring, and embedding images."""
 
 from pathlib import Path
 from typing import Literal
@@ -19,32 +19,32 @@ from divconq.training.scoring import embed_images, search_scores
 
 
 class TrainedRun:
-    """A run's conquered model on a device, with the settings it was trained with.
+    """The conquered model of a run on a device, with the settings of the run.
 
-    ``which`` takes the model after the last epoch or at the best one; ``module`` is a Python file to run
-    first, for a run whose backbone was registered by one.
+    ``which`` selects the model of the last or the best epoch. ``module`` is a Python file to execute first; a run
+    whose backbone such a file registered needs it.
     """
 
     def __init__(
         self,
-        folder: Path,
+        folder: str | Path,
         *,
         which: Literal["last", "best"] = "last",
         device: str = "auto",
-        module: Path | None = None,
+        module: str | Path | None = None,
     ) -> None:
         run = Run.open(folder)
         if module is not None:
-            import_file(module)
+            import_file(Path(module))
         self.config: Config = run.config
         self.model: Embedder = self._open(run, which).to(pick_device(device))
 
     def scores(
         self, data: str | None = None, *, same_camera: Literal["drop", "keep"] | None = None
     ) -> dict[str, float]:
-        """How well it searches the test images of its own data, or of another dataset or folder.
+        """Return the scores on the test images of the run's data, or of another dataset or folder.
 
-        ``same_camera`` takes the place of the run's own setting.
+        ``same_camera`` replaces the setting of the run.
         """
         config = self.config.replace(
             data=self.config.data.name if data is None else data,
@@ -64,7 +64,7 @@ class TrainedRun:
     def embed(
         self, data: str, split: Literal["train", "test", "gallery"] = "test"
     ) -> tuple[Tensor, ImageSet]:
-        """Unit vectors of one part of a dataset, or of every image below a folder."""
+        """Return the unit vectors and the images of one split of a dataset, or of every image below a folder."""
         if is_dataset(data):
             config = self.config.replace(data=data, val_classes=0, same_camera="keep")
             dataset, _ = open_data(config)
@@ -90,7 +90,7 @@ class TrainedRun:
 
 
 def save_embeddings(path: Path, embeddings: Tensor, images: ImageSet) -> None:
-    """Write an .npz with ``embeddings``, ``labels``, ``names`` (of the labels) and ``paths``, whole or not at all."""
+    """Write an .npz file with ``embeddings``, ``labels``, ``names`` (of the labels) and ``paths``."""
 
     def write(target: Path) -> None:
         with target.open("wb") as file:

@@ -46,7 +46,7 @@ from divconq.data.sources.folder import draw_test_classes, flat_folder, folder
 from divconq.data.sources.inshop import read_inshop
 from divconq.data.sources.official_layout import Count
 from divconq.data.sources.table import read_table
-from divconq.distributed import collectives as distributed
+from divconq.distributed import collectives, process_group
 from divconq.divide_and_conquer import DivideAndConquer
 from divconq.division import Partition, divide
 from divconq.division.bisection import bisect
@@ -567,17 +567,17 @@ def of_two(make: Callable[[], object]) -> None:
 
 
 def shared_batchnorm() -> None:
-    of_two(lambda: distributed.share_batchnorm(torch.nn.BatchNorm1d(2), torch.device("cpu")))
+    of_two(lambda: collectives.share_batchnorm(torch.nn.BatchNorm1d(2), torch.device("cpu")))
 
 
 def died() -> None:
     with patch("torch.distributed.all_reduce", side_effect=RuntimeError("connection closed")):
-        of_two(lambda: distributed.anywhere(True))
+        of_two(lambda: collectives.anywhere(True))
 
 
 def more_than_gpus() -> None:
     started = patch.dict(os.environ, {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"})
-    with started, patch("torch.cuda.device_count", lambda: 1), distributed.joined(torch.device("cuda")):
+    with started, patch("torch.cuda.device_count", lambda: 1), process_group(torch.device("cuda")):
         pass
 
 
@@ -984,7 +984,7 @@ PROCESSES = (
     ),
     Refusal("a process that has died", died, varies=r"(?<=reached \().*(?=\); torchrun)"),
     Refusal("BatchNorm that trains, over processes on CPUs", lambda: shared_batchnorm()),
-    Refusal("a share of a batch that is another's", lambda: of_two(lambda: distributed.gather(points(3), 8))),
+    Refusal("a share of a batch that is another's", lambda: of_two(lambda: collectives.gather(points(3), 8))),
 )
 
 TABLES = (
@@ -1080,7 +1080,7 @@ UNLISTED = {
     "analysis/runs.py: _read_division": "listed by read_run as what is missing of a run",
     "checkpoints.py: _write_archive": "what the system says of a full disk",
     "data/workers.py: work_on": "what the system said in another process, in its words",
-    "distributed.py: _raise_together": "what another process said, in its words",
+    "distributed/first_process.py: _raise_on_all": "what another process said, in its words",
     "stopping.py: StopSignals._note": "Ctrl-C or SIGTERM, which is not an error",
     "train.py: halt": "the same",
     "cli/__init__.py: main": "ends without a word when what reads the output has gone",

@@ -13,7 +13,8 @@ from divconq.evaluation import evaluate, nmi, recall_at_1, retrieval_scores
 from divconq.evaluation.neighbours import BYTES_PER_KEY, COLUMNS, ROWS
 from evaluation.slow_scores import scores_by_hand
 
-METRICS = sys.modules["divconq.evaluation.metrics"]
+METRIC_FUNCTIONS = sys.modules["divconq.evaluation.metrics"]
+RETRIEVAL = sys.modules["divconq.evaluation.retrieval"]
 NEIGHBOURS = sys.modules["divconq.evaluation.neighbours"]
 
 
@@ -220,13 +221,13 @@ def test_evaluate_passes_cameras_on():
 
 def test_only_the_large_classes_need_long_rankings(monkeypatch):
     asked = []
-    nearest = METRICS.nearest
+    nearest = RETRIEVAL.nearest
 
     def spy(query, gallery, k, **options):
         asked.append((len(query), k))
         return nearest(query, gallery, k, **options)
 
-    monkeypatch.setattr(METRICS, "nearest", spy)
+    monkeypatch.setattr(RETRIEVAL, "nearest", spy)
     labels = sizes_to_labels(200, 3, 3, 3, 2)
     retrieval_scores(embeddings(labels), labels, ks=(1, 4))
     assert asked == [(11, 4), (200, 199)]
@@ -268,7 +269,7 @@ def test_information_is_that_of_scikit_learn():
     for a in (one, many, some):
         for b in (one, many, some, others):
             expected = normalized_mutual_info_score(a.numpy(), b.numpy())
-            assert METRICS.normalised_information(a, b) == pytest.approx(expected, abs=1e-12)
+            assert METRIC_FUNCTIONS.normalised_information(a, b) == pytest.approx(expected, abs=1e-12)
 
 
 def nmi_by_hand(a, b):
@@ -284,7 +285,9 @@ def nmi_by_hand(a, b):
 def test_nmi_takes_as_many_iterations_as_asked(monkeypatch):
     asked = []
     monkeypatch.setattr(
-        METRICS, "kmeans", lambda x, k, seed, iterations: asked.append((k, iterations)) or x[:, 0].long()
+        METRIC_FUNCTIONS,
+        "kmeans",
+        lambda x, k, seed, iterations: asked.append((k, iterations)) or x[:, 0].long(),
     )
     nmi(torch.rand(4, 2), torch.tensor([5, 5, 6, 9]), iterations=3)
     assert asked == [(3, 3)]

@@ -84,7 +84,7 @@ def test_images_of_an_excluded_mark_are_not_found(k, monkeypatch):
 
 def test_marks_need_something_to_exclude():
     x = random_points(3, 2, 0)
-    with pytest.raises(ValueError, match="marks say what exclude means, got no exclude"):
+    with pytest.raises(ValueError, match="marks need exclude, got None"):
         next(nearest(x, x, 1, marks=torch.arange(3)))
 
 

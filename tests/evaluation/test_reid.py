@@ -66,7 +66,7 @@ def test_errors():
     x, labels = vehicles((2, 3))
     with pytest.raises(ValueError, match="draws must be at least 1, got 0"):
         one_gallery_image(x, labels, draws=0)
-    with pytest.raises(ValueError, match="no identity has a second image to search with, of 5"):
+    with pytest.raises(ValueError, match="at least one identity must have two images, got 5 identities"):
         one_gallery_image(x, torch.arange(5))
     with pytest.raises(ValueError, match=r"ks must lie between 1 and the 2 images .* got \(1, 5\)"):
         one_gallery_image(x, labels)

@@ -92,7 +92,7 @@ def slow_draw(d, u, dim, cutoff):
     return None
 
 
-def slow_draws_apart(d, u, dim, cutoff, count):
+def slow_draws_without_replacement(d, u, dim, cutoff, count):
     """``count`` candidates without replacement, None where there are no more; ``u`` has a number for each.
 
     Which is first: the one whose exponential waiting time, -log(u) / weight, is over first.
@@ -101,17 +101,17 @@ def slow_draws_apart(d, u, dim, cutoff, count):
     return [*sorted(waits, key=waits.get), *[None] * count][:count]
 
 
-def slow_margin(x, labels, uniform, alpha, betas, apart=False, even=False):
+def slow_margin(x, labels, uniform, alpha, betas, without_replacement=False, equal_pairs=False):
     """``betas`` has one entry for each row of the batch."""
     total, weights = 0 * x.sum(), 0.0
     for a, positives, negatives in participants(labels):
         d = {n: distance(x[a], x[n]).item() for n in negatives}
         cutoff = betas[a].item() + alpha
-        if apart:
-            drawn = slow_draws_apart(d, uniform[a].tolist(), x.shape[1], cutoff, len(positives))
+        if without_replacement:
+            drawn = slow_draws_without_replacement(d, uniform[a].tolist(), x.shape[1], cutoff, len(positives))
         else:
             drawn = [slow_draw(d, uniform[a, p].item(), x.shape[1], cutoff) for p in positives]
-        weight = 1 / len(positives) if even else 1.0
+        weight = 1 / len(positives) if equal_pairs else 1.0
         for p, n in zip(positives, drawn, strict=True):
             terms = [distance(x[a], x[p]) - betas[a] + alpha]
             terms += [] if n is None else [betas[a] - distance(x[a], x[n]) + alpha]

@@ -159,7 +159,7 @@ def test_our_arguments():
     assert make_loss("npairs", {"scale": 3}, num_classes=4, dim=8).scale.item() == 3
 
 
-OURS = "The losses built in are margin, triplet, soft_triplet, npairs. "
+BUILT_IN = "use margin, triplet, soft_triplet, npairs or the exact name "
 BASES = "embedding_regularizer, embedding_reg_weight, reducer, distance, collect_stats"
 UNSUITABLE = "so it cannot be chosen by name; choose a loss that takes embeddings and their labels"
 
@@ -170,32 +170,32 @@ UNSUITABLE = "so it cannot be chosen by name; choose a loss that takes embedding
         (
             "margn",
             {},
-            f"there is no loss 'margn', did you mean 'margin'? {OURS}"
-            "Any class of pytorch_metric_learning.losses works by its exact name",
+            f"there is no loss 'margn'; {BUILT_IN}"
+            "of a class of pytorch_metric_learning.losses; did you mean 'margin'?",
         ),
         (
             "tripletmarginloss",
             {},
-            f"there is no loss 'tripletmarginloss', did you mean 'TripletMarginLoss'? {OURS}"
-            "Any class of pytorch_metric_learning.losses works by its exact name",
+            f"there is no loss 'tripletmarginloss'; {BUILT_IN}"
+            "of a class of pytorch_metric_learning.losses; did you mean 'TripletMarginLoss'?",
         ),
         (
             "qqq",
             {},
-            f"there is no loss 'qqq'. {OURS}"
-            "Any class of pytorch_metric_learning.losses works by its exact name",
+            f"there is no loss 'qqq'; {BUILT_IN}of a class of pytorch_metric_learning.losses",
         ),
         (
             "margin",
             {"bata": 1.0},
-            "margin has no argument 'bata', did you mean 'beta'? It accepts alpha, beta, learn_beta, sampling_dim",
+            "margin has no argument 'bata', it accepts alpha, beta, learn_beta, sampling_dim, without_replacement, "
+            "equal_pairs; did you mean 'beta'?",
         ),
         (
             "margin",
             {"num_classes": 4},
-            "margin has no argument 'num_classes'. It accepts alpha, beta, learn_beta, sampling_dim",
+            "margin has no argument 'num_classes', it accepts alpha, beta, learn_beta, sampling_dim",
         ),
-        ("soft_triplet", {"zoom": 1.0}, "soft_triplet has no argument 'zoom'. It accepts none"),
+        ("soft_triplet", {"zoom": 1.0}, "soft_triplet has no argument 'zoom', it accepts none"),
         ("margin", {"alpha": "1e-1"}, "alpha of the loss margin must be a number, got '1e-1'"),
         ("triplet", {"alpha": True}, "alpha of the loss triplet must be a number, got True"),
         ("margin", {"learn_beta": "no"}, "learn_beta of the loss margin must be true or false, got 'no'"),
@@ -208,8 +208,8 @@ UNSUITABLE = "so it cannot be chosen by name; choose a loss that takes embedding
         (
             "ContrastiveLoss",
             {"pos_margn": 0.1},
-            "ContrastiveLoss has no argument 'pos_margn', did you mean 'pos_margin'? "
-            f"It accepts pos_margin, neg_margin, {BASES}",
+            "ContrastiveLoss has no argument 'pos_margn', "
+            f"it accepts pos_margin, neg_margin, {BASES}; did you mean 'pos_margin'?",
         ),
         (
             "RankedListLoss",
@@ -256,15 +256,15 @@ def test_what_a_wrong_loss_is_told(name, arguments, message):
             "TripletMarginLoss",
             "BatchHardMinr",
             {},
-            "there is no miner 'BatchHardMinr', did you mean 'BatchHardMiner'? "
-            "Any class of pytorch_metric_learning.miners works by its exact name",
+            "there is no miner 'BatchHardMinr'; use the exact name of a class of "
+            "pytorch_metric_learning.miners; did you mean 'BatchHardMiner'?",
         ),
         (
             "TripletMarginLoss",
             "AngularMiner",
             {"angel": 3},
-            "AngularMiner has no argument 'angel', did you mean 'angle'? "
-            "It accepts angle, distance, collect_stats",
+            "AngularMiner has no argument 'angel', it accepts angle, distance, collect_stats; "
+            "did you mean 'angle'?",
         ),
         (
             "TripletMarginLoss",
@@ -290,7 +290,7 @@ def test_what_a_wrong_loss_is_told(name, arguments, message):
             "triplet",
             "BatchHardMiner",
             {},
-            "the loss triplet picks its own negatives and takes no miner, got BatchHardMiner; "
+            "the loss triplet selects its own negatives and takes no miner, got BatchHardMiner; "
             "leave the miner out, or choose a loss of pytorch-metric-learning such as TripletMarginLoss",
         ),
         (
@@ -309,7 +309,9 @@ def test_what_a_wrong_miner_is_told(loss, miner, arguments, message):
 
 def test_without_pytorch_metric_learning_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pytorch_metric_learning", None)
-    with pytest.raises(ValueError, match=r"not installed; pip install pytorch-metric-learning\. .*margin"):
+    with pytest.raises(
+        ValueError, match=r"not installed; use margin, .* or pip install pytorch-metric-learning"
+    ):
         make_loss("ArcFaceLoss", num_classes=4, dim=8)
     make_loss("margin", num_classes=4, dim=8)
 
@@ -317,3 +319,8 @@ def test_without_pytorch_metric_learning_the_error_says_how_to_install_it(monkey
 def test_importing_the_losses_does_not_import_pytorch_metric_learning():
     code = "import divconq.losses, sys; sys.exit('pytorch_metric_learning' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_arguments_of_older_run_folders_are_still_understood():
+    loss = make_loss("margin", {"apart": True, "even": True}, num_classes=4, dim=8)
+    assert (loss.without_replacement, loss.equal_pairs) == (True, True)

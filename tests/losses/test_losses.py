@@ -39,18 +39,18 @@ def test_margin_is_the_loop(batch):
     )
 
 
-@pytest.mark.parametrize("apart", [False, True])
-@pytest.mark.parametrize("even", [False, True])
+@pytest.mark.parametrize("without_replacement", [False, True])
+@pytest.mark.parametrize("equal_pairs", [False, True])
 @given(batch=batches())
 @many
-def test_margin_of_pairs_drawn_otherwise_is_the_loop(batch, apart, even):
+def test_margin_of_pairs_drawn_otherwise_is_the_loop(batch, without_replacement, equal_pairs):
     x, labels = batch
     uniform = random_uniform(len(x), len(x))
-    loss = MarginLoss(apart=apart, even=even)
+    loss = MarginLoss(without_replacement=without_replacement, equal_pairs=equal_pairs)
     betas = torch.full((len(x),), 1.2, dtype=torch.float64)
     assert_same(
         lambda z: loss(z, labels, uniform=uniform),
-        lambda z: slow_margin(z, labels, uniform, 0.2, betas, apart, even),
+        lambda z: slow_margin(z, labels, uniform, 0.2, betas, without_replacement, equal_pairs),
         x,
     )
 

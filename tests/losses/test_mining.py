@@ -6,7 +6,12 @@ import torch
 from hypothesis import given, settings
 from slow_losses import batches, participants, random_uniform, slow_draw, slow_semi_hard
 
-from divconq.losses.mining import distance_weighted, distance_weighted_apart, log_density, semi_hard
+from divconq.losses.mining import (
+    distance_weighted,
+    distance_weighted_without_replacement,
+    log_density,
+    semi_hard,
+)
 from divconq.losses.pairwise import distances
 
 
@@ -57,14 +62,14 @@ def test_negatives_are_drawn_with_the_inverse_density_of_their_distance(dim):
     assert chi_square < 22.5  # 6 degrees of freedom: one honest run in a thousand lies above
 
 
-def test_negatives_drawn_apart_are_different_and_follow_each_other_as_without_replacement():
+def test_negatives_drawn_without_replacement_differ_and_follow_the_distribution():
     count = 20_000
     labels = torch.tensor([0, 0, 0, *range(1, 5)])
     d = torch.tensor([0.0, 0.2, 0.2, 0.9, 1.0, 1.1, 1.5]).expand(7, 7).contiguous()
     draw, pairs = torch.Generator().manual_seed(0), Counter()
     for _ in range(count):
         uniform = torch.rand(7, 7, generator=draw)
-        index, drawn = distance_weighted_apart(d, labels, uniform, 4, torch.full((7,), 1.4))
+        index, drawn = distance_weighted_without_replacement(d, labels, uniform, 4, torch.full((7,), 1.4))
         assert drawn[0, 1]
         assert drawn[0, 2]
         pairs[index[0, 1].item(), index[0, 2].item()] += 1
@@ -80,7 +85,9 @@ def test_negatives_drawn_apart_are_different_and_follow_each_other_as_without_re
 def test_who_comes_when_all_candidates_are_drawn_gets_none():
     labels = torch.tensor([0, 0, 0, 0, 1, 1])
     d = torch.tensor([0.0, 0.2, 0.2, 0.2, 0.9, 1.5]).expand(6, 6).contiguous()
-    index, drawn = distance_weighted_apart(d, labels, random_uniform(0, 6).float(), 8, torch.full((6,), 1.4))
+    index, drawn = distance_weighted_without_replacement(
+        d, labels, random_uniform(0, 6).float(), 8, torch.full((6,), 1.4)
+    )
     assert drawn[0].tolist()[1:4] == [True, False, False]
     assert index[0, 1].item() == 4
 

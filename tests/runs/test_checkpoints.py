@@ -49,7 +49,7 @@ def test_every_byte_is_checked(tmp_path):
     whole = path.read_bytes()
     for place in range(len(whole)):
         flip(path, place)
-        with pytest.raises(ValueError, match="its checksum is another"):
+        with pytest.raises(ValueError, match="its checksum does not match"):
             read(path)
         path.write_bytes(whole)
     assert torch.equal(read(path)["w"], torch.arange(3.0))
@@ -60,7 +60,7 @@ def test_torch_alone_would_not_have_noticed(tmp_path):
     flip(tmp_path / "last.pt", middle_of_the_weights(tmp_path / "last.pt"))
     torch.load(tmp_path / "last.pt", weights_only=True)
     with pytest.raises(
-        ValueError, match=r"last.pt is damaged or not a checkpoint \(its checksum is another\)"
+        ValueError, match=r"last.pt is damaged or not a checkpoint \(its checksum does not match\)"
     ):
         load(tmp_path)
 
@@ -81,11 +81,11 @@ def test_a_damaged_last_one_gives_way_to_the_one_before(tmp_path, damage):
         save(tmp_path, "last", {**state(epoch), "w": torch.ones(100)})
     DAMAGES[damage](tmp_path / "last.pt")
     before = names(tmp_path)
-    with pytest.warns(UserWarning, match=r"last.pt.*; the one before it is used, previous.pt") as said:
+    with pytest.warns(UserWarning, match=r"last.pt.*; using the previous one, previous.pt") as said:
         assert load(tmp_path)["epoch"] == 0
     assert len(said) == 1
     assert names(tmp_path) == before, "to read changes nothing"
-    with pytest.warns(UserWarning, match="the one before it is used"):
+    with pytest.warns(UserWarning, match="using the previous one"):
         assert resume(tmp_path)["epoch"] == 0
     assert names(tmp_path) == ["last.pt"], "it has taken the place of the damaged one"
     save(tmp_path, "last", state(2))
@@ -97,14 +97,14 @@ def test_two_damaged_ones_are_a_clear_error_and_so_is_the_only_one(tmp_path, dam
     save(tmp_path, "last", {"w": torch.ones(100)})
     DAMAGES[damage](tmp_path / "last.pt")
     with pytest.raises(
-        ValueError, match=r"last.pt is damaged or not a checkpoint \(.*copy it again from where"
+        ValueError, match=r"last.pt is damaged or not a checkpoint \(.*copy it again from its source"
     ):
         resume(tmp_path)
     for _ in range(2):
         save(tmp_path, "last", {"w": torch.ones(100)})
     for name in ("last.pt", "previous.pt"):
         DAMAGES[damage](tmp_path / name)
-    message = r"last.pt is damaged .*, and the one before it cannot be used either: .*previous.pt is damaged"
+    message = r"last.pt is damaged .*, and the previous one cannot be used either: .*previous.pt is damaged"
     with pytest.raises(ValueError, match=message):
         resume(tmp_path)
 
@@ -193,7 +193,7 @@ def test_a_crash_before_or_after_any_file_operation_leaves_a_good_one(tmp_path, 
         left[0] = 1000
         if not (folder / "last.pt").exists():
             assert not links
-            with pytest.warns(UserWarning, match="the one before it is used"):
+            with pytest.warns(UserWarning, match="using the previous one"):
                 found = load(folder)
         else:
             found = load(folder)

@@ -2,9 +2,12 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from divconq.config import Config
 from divconq.masks import Masks
+from divconq.model import make_model
+from divconq.runs import checkpoints
 from divconq.runs.folder import Run
 
 
@@ -58,8 +61,47 @@ def test_divisions_after_the_place_it_goes_on_from_are_forgotten_and_so_is_what_
 
 def test_a_run_without_a_checkpoint_starts_from_its_beginning_if_nothing_is_lost_by_it(run):
     run.log({"epoch": 1})  # killed before its first checkpoint was there
-    with pytest.warns(UserWarning, match="holds no checkpoint yet: it starts from its beginning"):
+    with pytest.warns(UserWarning, match="holds no checkpoint yet; training starts from the beginning"):
         assert run.resume() is None
     run.log({"epoch": 2})
     with pytest.raises(ValueError, match=r"holds no last.pt"):
         run.resume()
+
+
+def test_keys_of_an_older_log_are_read_by_their_present_names(run):
+    run.log({"epoch": 1, "lonely": 3, "waiting": 4, "loss": 0.5})
+    run.log({"epoch": 2, "without_positive": 5, "left_out": 6})
+    assert run.metrics() == [
+        {"epoch": 1, "without_positive": 3, "left_out": 4, "loss": 0.5},
+        {"epoch": 2, "without_positive": 5, "left_out": 6},
+    ]
+
+
+def test_a_division_is_saved_as_clusters_and_masks(run):
+    clusters = torch.tensor([0, 1, 1])
+    masks = Masks(8, 2)
+    masks.split_()
+    run.save_division(4, clusters, masks)
+    saved = load_file(run.folder / "divisions" / "epoch_0004.safetensors")
+    assert saved.keys() == {"clusters", "masks"}
+    assert torch.equal(saved["clusters"], clusters)
+    assert torch.equal(saved["masks"], masks.active())
+
+
+def test_old_and_new_checkpoints_give_the_same_conquered_model(run):
+    torch.manual_seed(0)
+    model, masks = make_model("small", 8), Masks(8, run.config.k_max)
+    masks.split_()
+    torch.nn.init.uniform_(masks.weight, 0.5, 2.0)
+    clusters, x = torch.tensor([0, 1, 1]), torch.rand(2, 3, 32, 32)
+    old = {"masks": masks.state_dict(), "partition": clusters, "k": 2, "epoch": 7}
+    new = {"divide_and_conquer": {"masks": masks.state_dict(), "clusters": clusters, "epoch": 7}}
+    expected = model.eval()(x) * masks.conquer()
+    for name, layout in (("divconq checkpoint 2", old), ("divconq checkpoint 3", new)):
+        checkpoints.save(run.folder, "last", {"model": model.state_dict(), **layout, "format": name})
+        state = run.load()
+        assert state["format"] == name
+        torch.testing.assert_close(run.model()(x), expected)
+        algorithm = checkpoints.algorithm_state(state)
+        assert torch.equal(algorithm["clusters"], clusters)
+        assert algorithm["epoch"] == 7

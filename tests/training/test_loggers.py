@@ -170,8 +170,7 @@ def test_a_logger_that_cannot_start_does_not_end_the_run(run, wandb, monkeypatch
 
 
 def test_other_processes_than_the_first_have_none(run, wandb, monkeypatch):
-    monkeypatch.setattr("divconq.training.loggers.rank", lambda: 1)
-    monkeypatch.setattr("divconq.distributed.collectives.rank", lambda: 1)
+    monkeypatch.setattr("divconq.distributed.first_process.rank", lambda: 1)
     run.log(record(1))
     with Loggers(["tensorboard", "wandb"], run) as loggers:
         loggers.log(record(2))

@@ -1,1 +1,1 @@
-"""Where a run computes, and what makes it fast on a GPU: CUDA graphs, folded BatchNorm."""
+"""Device selection and GPU acceleration: CUDA graphs, folded BatchNorm."""

@@ -1,4 +1,4 @@
-"""Where a run computes, and in which precision."""
+"""The device, its precision and the number of threads."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ import torch
 
 
 def threads(workers: int) -> int:
-    """How many threads to use: as many as asked for; 0 is one for each core it may use, shared by ``torchrun``'s.
+    """Return the number of threads: ``workers``, or for 0 one per core, shared among the processes of a machine.
 
     >>> threads(3), threads(0) >= 1
     (3, True)
@@ -17,7 +17,7 @@ def threads(workers: int) -> int:
 
 
 def cpus() -> int:
-    """How many processor cores this process may use.
+    """Return the number of processor cores that this process may use.
 
     >>> cpus() >= 1
     True
@@ -26,7 +26,7 @@ def cpus() -> int:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device to train on; ``auto`` is the GPU if there is one.
+    """Return the device to train on. ``auto`` is a GPU if there is one.
 
     >>> pick_device("cpu")
     device(type='cpu')
@@ -39,10 +39,10 @@ def pick_device(name: str) -> torch.device:
 
 
 def uses_bf16(precision: str, device: torch.device) -> bool:
-    """Whether the network runs in mixed precision; ``auto`` does so on a GPU that has bf16.
+    """Return whether the network runs in bf16 mixed precision. ``auto`` uses it on a GPU that supports it.
 
     >>> uses_bf16("auto", torch.device("cpu"))
     False
     """
-    has_it = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    return precision == "bf16" or (precision == "auto" and has_it)
+    supported = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    return precision == "bf16" or (precision == "auto" and supported)

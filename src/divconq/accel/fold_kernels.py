@@ -1,11 +1,11 @@
-"""``fold`` on a GPU, in Triton: a program takes the weights of one output channel, which lie side by side."""
+"""Triton kernels of ``fold`` and ``fold_backward``. One program handles one output channel, contiguous in memory."""
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 512  # weights at a time
+BLOCK = 512  # weights per step of a program
 
 
 def fold_rows(
@@ -18,7 +18,7 @@ def fold_rows(
     eps: float,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """As ``fold``, in one pass over the weights."""
+    """Compute ``fold`` in one pass over the weights."""
     folded, shift = torch.empty_like(weight, dtype=dtype), torch.empty_like(beta, dtype=dtype)
     _fold[(len(weight),)](
         weight,
@@ -47,7 +47,7 @@ def fold_rows_backward(
     variance: Tensor,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As ``fold_backward``, in one pass over the weights."""
+    """Compute ``fold_backward`` in one pass over the weights."""
     of_weight = torch.empty_like(weight)
     of_bias, of_gamma, of_beta = (torch.empty_like(gamma) for _ in range(3))
     _fold_backward[(len(weight),)](

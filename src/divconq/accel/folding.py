@@ -1,9 +1,9 @@
-"""Frozen BatchNorm folded into the convolution before it: the same function with a pass over memory less.
+"""Folding frozen BatchNorm into the convolution before it: the same function with one pass over memory less.
 
-BatchNorm with fixed statistics is y = s (x - m) + b with s = w / sqrt(v + eps), so that of a convolution's
-output is a convolution with the weights s W and the bias b - s m. These are computed anew in every step from
-the module's own parameters, which train as before: dL/dw and dL/db come out of the convolution's gradient, and
-the convolution's output need not be kept. Names and states of the modules stay as they are.
+BatchNorm with fixed statistics is y = s (x - m) + b with s = w / sqrt(v + eps). Applied to the output of a
+convolution, it equals a convolution with the weight s W and the bias b - s m. Every step computes these from the
+parameters of the modules, which train as before: dL/dw and dL/db follow from the gradient of the convolution, so its
+output need not be kept. Module names and state dicts do not change.
 """
 
 from collections import Counter
@@ -18,14 +18,14 @@ from torch.utils._pytree import tree_leaves
 
 from divconq.accel.fold_op import fold
 
-CLOSE = 1e-2  # relative difference that rounding may make, to TF32 in a deep network, say
+CLOSE = 1e-2  # largest relative difference by rounding, for example to TF32 in a deep network
 
 
 @torch.no_grad()
 def fold_batchnorm_(network: nn.Module, example: Tensor) -> int:
-    """Fold every BatchNorm of ``network`` that follows a convolution; returns how many were.
+    """Fold every BatchNorm of ``network`` that follows a convolution; return their number.
 
-    The BatchNorms must stay in eval mode. If the output for ``example`` changes, all is left as it was.
+    The BatchNorms must stay in eval mode. If the output for ``example`` changes, nothing is folded.
 
     >>> network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval()
     >>> fold_batchnorm_(network, torch.rand(1, 3, 8, 8))
@@ -33,7 +33,7 @@ def fold_batchnorm_(network: nn.Module, example: Tensor) -> int:
     """
     modes = {module: module.training for module in network.modules()}
     network.eval()
-    before, pairs = _watch(network, example)
+    before, pairs = _trace(network, example)
     for convolution, norm in pairs:
         _fold(convolution, norm)
     change = (network(example) - before).abs().max()
@@ -58,8 +58,8 @@ def unfold_batchnorm_(network: nn.Module) -> None:
             del module.forward
 
 
-def _watch(network: nn.Module, example: Tensor) -> tuple[Tensor, list[tuple[nn.Conv2d, nn.BatchNorm2d]]]:
-    """The output, and each convolution whose output a BatchNorm takes and nothing else; both are called once."""
+def _trace(network: nn.Module, example: Tensor) -> tuple[Tensor, list[tuple[nn.Conv2d, nn.BatchNorm2d]]]:
+    """Return the output, and each convolution whose output only a BatchNorm uses, if both run once."""
     calls: Counter[nn.Module] = Counter()
     made: list[tuple[nn.Conv2d, Tensor]] = []
     pairs: list[tuple[nn.Conv2d, nn.BatchNorm2d, Tensor]] = []
@@ -77,7 +77,7 @@ def _watch(network: nn.Module, example: Tensor) -> tuple[Tensor, list[tuple[nn.C
     handles = []
     for module in network.modules():
         if "forward" in vars(module):
-            continue  # folded already, or not what it seems
+            continue  # folded already, or replaced by someone else
         if type(module) is nn.Conv2d and module.padding_mode == "zeros":
             handles.append(module.register_forward_hook(after_convolution))
         elif _is_plain_norm(module):
@@ -96,7 +96,7 @@ def _watch(network: nn.Module, example: Tensor) -> tuple[Tensor, list[tuple[nn.C
 
 
 class _Uses(TorchDispatchMode):
-    """Counts the operations that take each of the tensors in ``count``, by their id."""
+    """Counts how many operations use each tensor in ``count``, by its id."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class _Uses(TorchDispatchMode):
 
 
 def _is_plain_norm(module: nn.Module) -> bool:
-    """Whether it is BatchNorm with weights and statistics, perhaps timm's, which has its activation inside."""
+    """Return whether a module is BatchNorm with weights and statistics, or timm's with a fused activation."""
     plain = type(module) is nn.BatchNorm2d or type(module).__name__ == "BatchNormAct2d"
     return plain and isinstance(module, nn.BatchNorm2d) and module.affine and module.track_running_stats
 

@@ -1,4 +1,4 @@
-"""A function of tensors as one CUDA graph: the device then runs all of it without waiting for Python."""
+"""CUDA graphs: the device replays a whole function of tensors without waiting for Python."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -11,11 +11,11 @@ from torch import Tensor
 Result = TypeVar("Result")
 Function: TypeAlias = Callable[..., tuple[Tensor, ...]]
 
-WARM_UP = 2  # calls in which libraries choose their algorithms and optimisers make their state
+WARM_UP = 2  # calls in which libraries select their algorithms and optimizers create their state
 
 
 class Fallback(Generic[Result]):
-    """Calls the fast form of a function until that fails, then the plain one; it says so, once.
+    """Calls the fast form of a function; if that fails, warns once and calls the plain form from then on.
 
     >>> import warnings
     >>> double = Fallback(lambda x: x[0], lambda x: 2 * x, "doubling")
@@ -23,7 +23,7 @@ class Fallback(Generic[Result]):
     ...     double(3), double(4)
     (6, 8)
     >>> str(said[0].message)  # doctest: +ELLIPSIS
-    "doubling cannot be compiled or captured (TypeError: 'int' object is not subscriptable); it runs as it is, ..."
+    "doubling cannot be compiled or captured (TypeError: 'int' object is not subscriptable); it runs without, ..."
     """
 
     def __init__(self, fast: Callable[..., Result], plain: Callable[..., Result], name: str) -> None:
@@ -31,24 +31,24 @@ class Fallback(Generic[Result]):
         self.plain, self.name = plain, name
 
     def __call__(self, *inputs: Any) -> Result:  # noqa: ANN401
-        """Call one of them."""
+        """Call the fast or the plain form."""
         if self.fast is not None:
             try:
                 return self.fast(*inputs)
             except torch.cuda.OutOfMemoryError:
-                raise  # the plain form needs more
+                raise  # the plain form needs even more memory
             except Exception as error:
                 self.fast = None
                 warnings.warn(
-                    f"{self.name} cannot be compiled or captured ({first_line(error)}); it runs as it is, slower. "
-                    "--compile off leaves out the attempt",
+                    f"{self.name} cannot be compiled or captured ({first_line(error)}); it runs without, slower. "
+                    "--compile off skips the attempt",
                     stacklevel=2,
                 )
         return self.plain(*inputs)
 
 
 def first_line(error: Exception) -> str:
-    r"""What an error says, in short.
+    r"""Return the type of an error and the first line of its message.
 
     >>> first_line(ValueError("no\nway"))
     'ValueError: no'
@@ -57,11 +57,11 @@ def first_line(error: Exception) -> str:
 
 
 class Captured:
-    """Calls a function as it is at first, then replays a graph of it; what it returns lives until the next call.
+    """Calls a function directly at first, then replays a CUDA graph of it. The next call overwrites the outputs.
 
-    The function must neither read from the device nor depend on anything but its inputs, whose shapes stay the
-    same, and on tensors that are changed in place. The last call of the warm-up finds out whether it reads: it
-    then raises RuntimeError where it does.
+    The function must not copy values from the device to the CPU. It may depend only on its inputs, whose shapes stay
+    the same, and on tensors that are changed in place. The last warm-up call raises RuntimeError where the function
+    reads a value from the device.
     """
 
     def __init__(self, function: Function, device: torch.device) -> None:
@@ -72,7 +72,7 @@ class Captured:
         self.outputs: tuple[Tensor, ...] = ()
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Run the function on these inputs."""
+        """Return the outputs of the function for these inputs."""
         self.calls += 1
         if self.calls <= WARM_UP:
             with _reading_is_an_error(self.calls == WARM_UP):
@@ -86,7 +86,7 @@ class Captured:
         return self.outputs
 
     def _run(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Run it outside of a graph, on the stream on which it will be captured, where autograd expects it."""
+        """Run the function without a graph, on the stream of the later capture, where autograd expects it."""
         current = torch.cuda.current_stream(self.stream.device)
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
@@ -98,7 +98,7 @@ class Captured:
         self.inputs = tuple(x.clone() for x in inputs)
         torch.cuda.synchronize(self.stream.device)
         graph = torch.cuda.CUDAGraph()
-        # Other threads, such as one that reads images into pinned memory, may go on.
+        # Other threads may continue, for example one that copies images into pinned memory.
         capture = torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local")
         with recovery(self.stream.device), capture:
             self.outputs = self.function(*self.inputs)
@@ -106,7 +106,7 @@ class Captured:
 
 
 def start_compiler() -> None:
-    """Start the processes in which kernels are compiled; else they start at the first kernel.
+    """Start the processes that compile kernels. Otherwise they start with the first kernel.
 
     >>> start_compiler()
     """
@@ -116,7 +116,7 @@ def start_compiler() -> None:
 
 
 def load_compiler() -> None:
-    """Import the compiler, which takes some seconds; else it is imported with the first function.
+    """Import the compiler, which takes some seconds. Otherwise the first compiled function imports it.
 
     >>> load_compiler()
     """
@@ -124,9 +124,9 @@ def load_compiler() -> None:
 
 
 def untuned() -> dict[str, Any]:
-    """Options with which torch.compile takes one block size for a sum, where it would try several.
+    """Return options for torch.compile to use one block size per sum instead of trying several.
 
-    Of a loss, whose sums are small, that gains nothing, and the largest block takes seconds to compile. Torch before
+    The sums of a loss are small: trying gains nothing, and the largest block takes seconds to compile. Torch before
     2.10 has no such option.
 
     >>> untuned()
@@ -137,7 +137,7 @@ def untuned() -> dict[str, Any]:
 
 @contextmanager
 def recovery(device: torch.device) -> Iterator[None]:
-    """A capture that fails leaves its own stream current, and the random numbers waiting for its end; mend both."""
+    """Restore the current stream and the random generator of the device after a capture that failed."""
     stream = torch.cuda.current_stream(device)
     try:
         yield
@@ -155,7 +155,7 @@ def _reading_is_an_error(on: bool) -> Iterator[None]:
         yield
         return
     before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():  # the first time, it says that it does not find everything
+    with warnings.catch_warnings():  # the first call warns that the mode does not detect everything
         warnings.simplefilter("ignore")
         torch.cuda.set_sync_debug_mode("error")
     try:

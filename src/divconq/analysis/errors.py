@@ -11,7 +11,7 @@ from torch import Tensor
 
 from divconq.analysis.subspaces import positives
 from divconq.division.lloyd import check_points, exact_products
-from divconq.evaluation.metrics import check_gallery
+from divconq.evaluation.checks import check_gallery
 from divconq.evaluation.neighbours import BUDGET
 
 BYTES_PER_SCORE = 24  # a score, its copies where all are of one class, and comparisons

@@ -139,8 +139,7 @@ def _read_division(file: Path) -> Division:
     from safetensors.torch import load_file
 
     tensors = load_file(file)
-    labels = tensors["clusters"] if "clusters" in tensors else tensors["labels"]  # as older versions wrote it
-    masks = tensors["masks"]
+    labels, masks = tensors["clusters" if "clusters" in tensors else "labels"], tensors["masks"]
     if labels.dtype != torch.int64 or labels.ndim != 1 or masks.ndim != 2:
         raise ValueError(f"labels {tuple(labels.shape)} and masks {tuple(masks.shape)} are of other shapes")
     check_clusters("labels", labels, len(masks))

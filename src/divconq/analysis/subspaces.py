@@ -15,8 +15,9 @@ from torch import Tensor
 from divconq.analysis.clusters import FactorTable, levels, partition_nmi
 from divconq.analysis.nearest import neighbours
 from divconq.division.lloyd import kmeans
-from divconq.evaluation.metrics import check_gallery, occurrences
+from divconq.evaluation.checks import check_gallery
 from divconq.evaluation.neighbours import BUDGET
+from divconq.evaluation.retrieval import occurrences
 
 ACTIVE = 0.1  # of a mask's largest weight
 

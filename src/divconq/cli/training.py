@@ -55,10 +55,10 @@ def train_command(argv: list[str]) -> None:
             "torchrun --max-restarts must find the run that it starts again; name it with --out DIR"
         )
     from divconq.accel.device import pick_device
-    from divconq.distributed.collectives import joined, on_first
+    from divconq.distributed import on_first, process_group
     from divconq.training.loggers import LOGGERS
 
-    with joined(pick_device(config.runtime.device)):
+    with process_group(pick_device(config.runtime.device)):
         out = parsed.resume or parsed.out or on_first(_free_folder, named or Path(config.data.name).stem)
         again = parsed.resume is not None or on_first(_started_again, out, config)
         _train(config, out, resume=again, loggers=[name for name in LOGGERS if getattr(parsed, name)])

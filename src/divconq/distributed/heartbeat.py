@@ -1,4 +1,8 @@
-"""Whether the processes of a run are alive: each gives signs, and ends if those of another stay away."""
+"""Heartbeat: every process of a run reports that it is alive, and exits when another one stops reporting.
+
+``torchrun`` ends all processes of a machine when one of them dies. It does not notice a process that is frozen, or
+a machine that lost power: the other processes would wait for the collective timeout of one hour.
+"""
 
 import os
 import sys
@@ -9,64 +13,66 @@ from typing import Any, NoReturn
 
 import torch.distributed as dist
 
-stores: Any = dist  # where torch keeps them, unknown to type checkers
+stores: Any = dist  # torch.distributed exports its stores without type annotations
 
-SIGNS = 8  # in the time after which a rank counts as dead
+BEATS_PER_TIMEOUT = 8
 REMEDY = (
-    "torchrun --max-restarts 3 starts all of them again from the last checkpoint by itself; "
-    "by hand, give the same command with --resume RUN"
+    "torchrun --max-restarts 3 restarts all processes from the last checkpoint; "
+    "without it, run the same command with --resume RUN"
 )
 
 
-class SignsOfLife(threading.Thread):
-    """Gives signs of life of this rank, and ends the process if those of another stay away.
+class Heartbeat(threading.Thread):
+    """Thread that sends the heartbeat of this rank and ends the process when another rank's heartbeat stops.
 
-    What waits for a dead rank may wait for ever, deep inside a library: a thread beside it still can end it. To
-    be slow is no reason: a rank gives signs while it decodes or divides.
+    The main thread may wait for a dead rank inside a library without end; this thread can still end the process.
+    Slow ranks are not killed: the heartbeat runs in its own thread, also while the rank decodes images or divides.
     """
 
-    def __init__(self, rank: int, size: int, attempt: str, patience: float) -> None:
+    def __init__(self, rank: int, size: int, attempt: str, timeout: float) -> None:
         super().__init__(daemon=True)
-        self.patience, self.over = patience, threading.Event()
-        self.mine, self.all = f"life of {rank}", [f"life of {r}" for r in range(size)]
-        wait = timedelta(seconds=patience)
+        self.timeout, self.stopped = timeout, threading.Event()
+        self.own_key, self.keys = f"heartbeat of {rank}", [f"heartbeat of {r}" for r in range(size)]
+        wait = timedelta(seconds=timeout)
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        self.board = stores.PrefixStore(
+        self.store = stores.PrefixStore(
             attempt, stores.TCPStore(address, port, is_master=False, timeout=wait)
         )
 
     def start(self) -> None:
-        """Give the first sign, so that there is one to be found, then one after another."""
-        self.board.set(self.mine, "0")
+        """Send the first heartbeat, then start the thread."""
+        self.store.set(self.own_key, "0")
         super().start()
 
-    def end(self) -> None:
-        """Give no more signs. A thread that is inside the store when Python ends would take the process down."""
-        self.over.set()
+    def stop(self) -> None:
+        """Stop the thread and wait for it: Python crashes if it exits while a thread uses the store."""
+        self.stopped.set()
         if self.is_alive():
-            self.join(self.patience)
+            self.join(self.timeout)
 
     def run(self) -> None:
-        """Give signs, and look for those of the others, until it is over."""
-        signs: list[bytes] = [b""] * len(self.all)
-        heard, count = [time.monotonic()] * len(self.all), 0
-        while not self.over.wait(self.patience / SIGNS):
+        """Send heartbeats and check those of the other ranks until ``stop`` is called."""
+        beats: list[bytes] = [b""] * len(self.keys)
+        last_seen, count = [time.monotonic()] * len(self.keys), 0
+        while not self.stopped.wait(self.timeout / BEATS_PER_TIMEOUT):
             count += 1
             try:
-                self.board.set(self.mine, str(count))
-                seen = self.board.multi_get(self.all)
+                self.store.set(self.own_key, str(count))
+                received = self.store.multi_get(self.keys)
             except RuntimeError:
-                if not self.over.wait(self.patience / SIGNS):  # all may be leaving
-                    self._end("the process that all ranks report to has ended")
+                if not self.stopped.wait(self.timeout / BEATS_PER_TIMEOUT):  # all ranks may be leaving
+                    self._exit("the process that holds the heartbeats of all ranks has ended")
                 return
             now = time.monotonic()
-            heard = [now if new != old else when for new, old, when in zip(seen, signs, heard, strict=True)]
-            signs = seen
-            silent = [r for r, when in enumerate(heard) if now - when > self.patience]
-            if silent:
-                named = f"rank {', '.join(map(str, silent))} of {len(self.all)}"
-                self._end(f"{named} has given no sign of life for {self.patience:g} seconds")
+            last_seen = [
+                now if new != old else seen for new, old, seen in zip(received, beats, last_seen, strict=True)
+            ]
+            beats = received
+            dead = [r for r, seen in enumerate(last_seen) if now - seen > self.timeout]
+            if dead:
+                ranks = f"rank {', '.join(map(str, dead))} of {len(self.keys)}"
+                self._exit(f"no heartbeat from {ranks} for {self.timeout:g} seconds")
 
-    def _end(self, reason: str) -> NoReturn:
+    def _exit(self, reason: str) -> NoReturn:
         print(f"divconq: error: {reason}; {REMEDY}", file=sys.stderr, flush=True)
         os._exit(1)

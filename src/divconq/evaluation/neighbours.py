@@ -1,4 +1,4 @@
-"""Exact nearest neighbours, in blocks of bounded memory and with ties broken the same way every time."""
+"""Exact nearest neighbours in blocks of bounded memory. Ties are always broken in the same way."""
 
 from collections.abc import Iterator
 
@@ -11,10 +11,10 @@ from divconq.division.lloyd import exact_products
 
 BUDGET = 1 << 30  # bytes
 BYTES_PER_KEY = 48  # a key of 8 bytes, its score, and room to merge and sort it
-# Every product of queries and gallery has this shape, four times as wide on a GPU, so that rounding is always the same.
+# Every product of queries and gallery has this shape (four times as wide on a GPU), so that rounding is the same.
 ROWS, COLUMNS = 1024, 2048
 LOW = 0xFFFFFFFF  # the lower half of a key
-GROUP = 8  # columns that are first compared by their maximum
+GROUP = 8  # columns whose maximum is compared first
 HIDDEN = torch.iinfo(torch.int64).min  # below every key
 
 
@@ -27,21 +27,19 @@ def nearest(
     marks: Int64[Tensor, " g"] | None = None,
     budget: int = BUDGET,
 ) -> Iterator[Int64[Tensor, "b k"]]:
-    """Gallery indices of the ``k`` nearest by Euclidean distance, block after block of queries.
+    """Yield the gallery indices of the ``k`` nearest neighbours by Euclidean distance, one block of queries at a time.
 
-    Ranks by x·y - |y|²/2 in float32, whatever float type comes in; of equals the lower index is first.
-    ``exclude`` names one gallery index that each query may not find: itself, when queries search each other.
-    If the gallery has ``marks``, it names a mark instead, and no image of that mark is found; a query that has
-    fewer than k images left to find gets -1 for the rest.
+    The order is that of x·y - |y|²/2 in float32, for every input type; among equal scores the lower index comes
+    first. ``exclude`` holds one gallery index per query that it may not find, such as the query itself. With
+    ``marks`` of the gallery, ``exclude`` holds a mark per query, and the query finds no image with that mark. A query
+    with fewer than k images to find gets -1 for the rest. ``budget`` is the memory in bytes that a block may use.
 
     >>> line = torch.tensor([[0.0], [1.0], [3.0], [1.0]])
     >>> torch.cat(list(nearest(line, line, k=2, exclude=torch.arange(4)))).tolist()
     [[1, 3], [3, 0], [1, 3], [1, 0]]
     """
     if marks is not None and exclude is None:
-        raise ValueError(
-            "marks say what exclude means, got no exclude; pass the mark that each query excludes"
-        )
+        raise ValueError("marks need exclude, got None; pass the mark that each query excludes")
     findable = len(gallery) - (exclude is not None and marks is None)
     if not 1 <= k <= findable:
         raise ValueError(f"k must lie between 1 and the {findable} gallery images a query can find, got {k}")
@@ -56,7 +54,7 @@ def nearest(
 
 
 def tile(device: torch.device) -> tuple[int, int]:
-    """The shape of every product on a device.
+    """Return the shape of every product on a device.
 
     >>> tile(torch.device("cpu"))
     (1024, 2048)
@@ -65,7 +63,7 @@ def tile(device: torch.device) -> tuple[int, int]:
 
 
 def plan(k: int, gallery: int, budget: int, shape: tuple[int, int]) -> tuple[int, int]:
-    """How many queries, and how many gallery images, to compare at once within ``budget`` bytes, in whole tiles.
+    """Return how many queries and gallery images to compare at once: whole tiles within ``budget`` bytes.
 
     >>> plan(k=10, gallery=60_000, budget=256 << 20, shape=(64, 2048))
     (640, 8192)
@@ -106,7 +104,7 @@ def _nearest(
 
 
 def _hide(scores: Float32[Tensor, "b g"], column: Int64[Tensor, " b"]) -> None:
-    """Set one score of each row to minus infinity, of those rows whose column is among these."""
+    """Set the score in the given column of each row to minus infinity; columns outside are ignored."""
     inside = ((column >= 0) & (column < scores.shape[1]))[:, None]
     place = column.clamp(0, scores.shape[1] - 1)[:, None]
     scores.scatter_(1, place, scores.gather(1, place).masked_fill_(inside, -torch.inf))
@@ -115,10 +113,10 @@ def _hide(scores: Float32[Tensor, "b g"], column: Int64[Tensor, " b"]) -> None:
 def _better_keys(
     scores: Float32[Tensor, "b g"], start: int, k: int, best: Int64[Tensor, "b m"]
 ) -> Int64[Tensor, "b n"]:
-    """Keys of the scores that may be among the ``k`` best, given the best of the columns before ``start``.
+    """Return keys of the scores that may be among the ``k`` best, given the best of the columns before ``start``.
 
-    On a CPU those above the last of the best so far, if they are few; ``HIDDEN`` fills up the rows. Equals of the
-    last come after it. (A GPU would have to wait for their number.)
+    On a CPU these are the scores above the last of the best so far, if they are few; ``HIDDEN`` fills the rows.
+    Scores equal to that last one have a higher index and come after it. A GPU would have to wait for their number.
     """
     if scores.device.type != "cpu" or best.shape[1] < k:
         return _best_keys(scores, start, k)
@@ -133,9 +131,9 @@ def _better_keys(
 
 
 def _best_keys(scores: Float32[Tensor, "b g"], start: int, k: int) -> Int64[Tensor, "b m"]:
-    """The keys of the (up to) ``k`` best of each row, in any order; the columns are numbered from ``start``.
+    """Return the keys of the (up to) ``k`` best scores of each row, in any order. Column numbers begin at ``start``.
 
-    Scores alone decide which they are, but for the rows where others are as good as the last one chosen.
+    Scores alone select them, except in rows where other scores equal the last selected one.
     """
     k = min(k, scores.shape[1])
     values, place = _top(scores, min(k + 1, scores.shape[1]))
@@ -149,9 +147,9 @@ def _best_keys(scores: Float32[Tensor, "b g"], start: int, k: int) -> Int64[Tens
 
 
 def _top(scores: Float32[Tensor, "b g"], k: int) -> tuple[Float32[Tensor, "b k"], Int64[Tensor, "b k"]]:
-    """``scores.topk(k)``, found among the groups of columns whose maxima are the ``k`` best.
+    """Return ``scores.topk(k)``, searched in the ``k`` groups of columns with the largest maxima.
 
-    What is not in them is no better than k others that are.
+    A score outside these groups is not larger than k scores inside them.
     """
     width, left = divmod(scores.shape[1], GROUP)
     if left or width < 2 * k or scores.device.type != "cpu":
@@ -164,7 +162,7 @@ def _top(scores: Float32[Tensor, "b g"], k: int) -> tuple[Float32[Tensor, "b k"]
 
 
 def _offsets(gallery: Float32[Tensor, "g d"]) -> Float32[Tensor, " o"]:
-    """-|y|²/2 of the gallery, filled up to whole tiles with minus infinity."""
+    """Return -|y|²/2 of the gallery, padded to whole tiles with minus infinity."""
     wide = tile(gallery.device)[1]
     squares = [_tile(gallery, column, wide).square().sum(1) for column in range(0, len(gallery), wide)]
     offset = torch.cat(squares) / -2
@@ -178,9 +176,9 @@ def _scores(
     offset: Float32[Tensor, " o"],
     space: Float32[Tensor, "r c"],
 ) -> Float32[Tensor, "b o"]:
-    """x·y - |y|²/2, from products of one fixed shape.
+    """Return x·y - |y|²/2, from products of one fixed shape.
 
-    The rounding of a product depends on its shape: equal images must not differ by the block they are in.
+    The rounding of a product depends on its shape, and equal images must get equal scores in every block.
     """
     rows, columns = tile(query.device)
     with exact_products(query.device.type):
@@ -198,13 +196,12 @@ def _tile(x: Float32[Tensor, "n d"], start: int, size: int) -> Float32[Tensor, "
 
 
 def _keys(scores: Float32[Tensor, "*b g"], index: Int64[Tensor, "..."]) -> Int64[Tensor, "*b g"]:
-    """One integer for each score and index: the higher score is larger, of equals the lower index.
+    """Return one integer per score and index: larger for a higher score, then for a lower index.
 
-    A score of minus infinity is ``HIDDEN``.
-
-    The bits of a float sort like an integer once those below the sign of a negative one are turned over.
+    A score of minus infinity becomes ``HIDDEN``. The bits of a float sort like an integer after the bits below the
+    sign are inverted for negative numbers.
     """
-    bits = (scores + 0.0).view(torch.int32)  # -0.0 + 0.0 is 0.0: the two are equal and must tie
+    bits = (scores + 0.0).view(torch.int32)  # -0.0 + 0.0 is 0.0: equal scores must have equal bits
     bits ^= (bits >> 31) & 0x7FFFFFFF
     keys = bits.long()
     keys <<= 32
@@ -213,7 +210,7 @@ def _keys(scores: Float32[Tensor, "*b g"], index: Int64[Tensor, "..."]) -> Int64
 
 
 def _score(keys: Int64[Tensor, "*b"]) -> Float32[Tensor, "*b"]:
-    """The score in a key."""
+    """Return the score in a key."""
     bits = (keys >> 32).int()
     bits ^= (bits >> 31) & 0x7FFFFFFF
     return bits.view(torch.float32).masked_fill(keys == HIDDEN, -torch.inf)

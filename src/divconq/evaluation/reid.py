@@ -1,4 +1,4 @@
-"""The protocol of vehicle re-identification: one image of each identity is to be found among as many."""
+"""The protocol of vehicle re-identification: find the one gallery image of each identity."""
 
 from statistics import fmean
 
@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Generator, Tensor
 
-from divconq.evaluation.metrics import retrieval_scores
+from divconq.evaluation.retrieval import retrieval_scores
 
 
 def one_gallery_image(
@@ -17,7 +17,9 @@ def one_gallery_image(
     seed: int = 0,
     ks: tuple[int, ...] = (1, 5),
 ) -> dict[str, float]:
-    """Recall@k when a gallery of one random image per identity is searched with all others, mean over draws.
+    """Return the mean Recall@k over ``draws`` random galleries.
+
+    Each gallery has one random image per identity. All other images search it.
 
     >>> x = torch.tensor([[0.0], [0.1], [5.0], [5.1], [9.0]])
     >>> one_gallery_image(x, torch.tensor([3, 3, 7, 7, 8]), ks=(1, 2))
@@ -27,7 +29,7 @@ def one_gallery_image(
         raise ValueError(f"draws must be at least 1, got {draws}; use 10")
     if len(labels.unique()) == len(labels):
         raise ValueError(
-            f"no identity has a second image to search with, of {len(labels)} that there are; "
+            f"at least one identity must have two images, got {len(labels)} identities of one image each; "
             "check the labels, or add images"
         )
     generator = torch.Generator().manual_seed(seed)
@@ -44,7 +46,7 @@ def one_gallery_image(
 
 
 def draw_one_each(labels: Int64[Tensor, " n"], generator: Generator) -> Int64[Tensor, " c"]:
-    """Draw the index of one image of each identity, every image of it as likely.
+    """Return the index of one random image of each identity; all images of an identity are equally likely.
 
     >>> labels = torch.tensor([4, 4, 9])
     >>> labels[draw_one_each(labels, torch.Generator().manual_seed(0))].tolist()

@@ -9,6 +9,7 @@ from typing import Any
 
 from divconq.checks import did_you_mean
 from divconq.config import PLACES, Config
+from divconq.evaluation.scores import score_names
 from divconq.io.yaml_values import convert, read_yaml
 from divconq.presets import preset
 
@@ -55,8 +56,7 @@ class Table:
             except ValueError as error:
                 raise ValueError(f"{self.name}, row {row.name}: {error}") from error
             for metric in (*self.metrics, *row.paper):
-                recalls = [f"recall@{k}" for k in config.evaluation.ks]
-                known = [*recalls, "map@r", "r_precision", "marp", "nmi"]
+                known = score_names(config.evaluation.ks)
                 known += [f"val_{name}" for name in known] if config.data.val_classes else []
                 if metric not in known:
                     raise ValueError(

@@ -1,15 +1,15 @@
-"""Files that are written whole or not at all, also when the power fails."""
+"""Atomic file writes: a file is written completely or not at all, also after a power failure."""
 
 import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, a quota, the largest file there may be
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk full, quota exceeded, file too large
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a file beside ``path``, make sure it is on disk, then put it in place.
+    """Call ``write`` on a temporary path, sync the file to disk, then rename it to ``path``.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -29,12 +29,12 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def temporary_name(path: Path) -> Path:
-    """What a file is called until it is whole."""
+    """Return the name of a file while it is being written."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what a process that was killed had not finished writing.
+    """Remove temporary files that a killed process left in a folder.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -48,7 +48,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make sure that the names of a folder's files are on disk; Windows does so by itself."""
+    """Sync the file names of a folder to disk. Windows needs no such call."""
     if os.name != "posix":
         return
     number = os.open(folder, os.O_RDONLY)

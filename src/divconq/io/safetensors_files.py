@@ -1,4 +1,4 @@
-"""Weights in safetensors files: read without executing anything, refused with a reason."""
+"""Reading weights from safetensors files. Nothing in a file is executed."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ CLASSIFIERS = ("fc.", "classifier.", "head.", "last_linear.")
 
 
 def load_backbone(network: nn.Module, path: Path) -> dict[str, str]:
-    """Fill a backbone from a safetensors file (classifier weights are left out); returns its metadata."""
+    """Load the weights of a backbone from a file, without those of a classifier; return the metadata of the file."""
     state, metadata = read_safetensors(path)
     wanted = network.state_dict()
     state = {
@@ -22,7 +22,7 @@ def load_backbone(network: nn.Module, path: Path) -> dict[str, str]:
         name for name, value in state.items() if name in wanted and value.shape != wanted[name].shape
     )
     if missing or foreign or shapes:
-        counts = f"{len(missing)} missing, {len(foreign)} unknown, {len(shapes)} of another shape"
+        counts = f"{len(missing)} missing, {len(foreign)} unknown, {len(shapes)} with another shape"
         example = (missing or foreign or shapes)[0]
         made_for = repr(metadata["architecture"]) if "architecture" in metadata else "another architecture"
         raise ValueError(
@@ -34,7 +34,7 @@ def load_backbone(network: nn.Module, path: Path) -> dict[str, str]:
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """All tensors and the metadata of a safetensors file; a damaged one is a ValueError."""
+    """Return all tensors and the metadata of a safetensors file. A damaged file raises ValueError."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
@@ -44,6 +44,6 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise ValueError(
-            f"{path} is not a whole safetensors file ({error}); copy it again, or convert weights of another kind "
+            f"{path} is not a whole safetensors file ({error}); copy it again, or convert weights of another format "
             "with safetensors.torch.save_file"
         ) from error

@@ -1,21 +1,19 @@
-"""Losses on unit vectors: ``loss(embeddings, labels)`` is a scalar.
+"""Losses on unit vectors: ``loss(embeddings, labels)`` returns a scalar.
 
-An anchor takes part only if the batch holds another image of its class and an image of another class;
-without any such anchor a loss built in is exactly 0 and still has a gradient.
+To add a loss, write one file with its class and add one line to ``LOSSES``. A module that you name with ``--import``
+may add a line as well: ``LOSSES["mine"] = MyLoss`` makes ``--loss mine`` work.
+
+An anchor counts only if the batch holds another image of its class and an image of another class. Without such an
+anchor the built-in losses are 0 and still have a gradient.
 """
 
+import inspect
 from collections.abc import Mapping
 
 from torch import nn
 
-from divconq.losses.external import (
-    Mined,
-    accepted_arguments,
-    check_arguments,
-    construct,
-    external_loss,
-    external_miner,
-)
+from divconq.losses.construction import accepted_arguments, check_arguments, construct
+from divconq.losses.external import Mined, external_loss, external_miner
 from divconq.losses.margin import MarginLoss
 from divconq.losses.npairs import NPairsLoss
 from divconq.losses.soft_triplet import SoftTripletLoss
@@ -29,6 +27,7 @@ LOSSES: dict[str, type[nn.Module]] = {
     "soft_triplet": SoftTripletLoss,
     "npairs": NPairsLoss,
 }
+OLD_ARGUMENTS = {"margin": {"apart": "without_replacement", "even": "equal_pairs"}}  # in older run folders
 
 
 def make_loss(
@@ -40,9 +39,10 @@ def make_loss(
     miner: str | None = None,
     miner_arguments: Mapping[str, object] = {},
 ) -> nn.Module:
-    """One of ``LOSSES``, or any loss and miner of pytorch-metric-learning by class name.
+    """Return a loss of ``LOSSES``, or any loss of pytorch-metric-learning by class name, with or without a miner.
 
-    ``margin`` takes ``learn_beta=True`` here, for one learned beta a class.
+    A loss that needs ``num_classes`` or ``dim`` receives them. ``margin`` takes ``learn_beta=True`` to learn one beta
+    per class.
 
     >>> make_loss("soft-triplet", num_classes=100, dim=512)
     SoftTripletLoss()
@@ -53,33 +53,39 @@ def make_loss(
         raise ValueError(
             f"miner arguments {dict(miner_arguments)} were given without a miner; name one or leave them out"
         )
-    ours = {_plain(key): key for key in LOSSES}.get(_plain(name))
-    if ours is None:
-        loss = external_loss(name, arguments, num_classes=num_classes, dim=dim, ours=LOSSES)
+    listed = {_plain(key): key for key in LOSSES}.get(_plain(name))
+    if listed is None:
+        loss = external_loss(name, arguments, num_classes=num_classes, dim=dim, listed=LOSSES)
         return loss if miner is None else Mined(loss, external_miner(miner, miner_arguments))
     if miner is not None:
         raise ValueError(
-            f"the loss {ours} picks its own negatives and takes no miner, got {miner}; "
+            f"the loss {listed} selects its own negatives and takes no miner, got {miner}; "
             "leave the miner out, or choose a loss of pytorch-metric-learning such as TripletMarginLoss"
         )
-    return _our_loss(ours, arguments, num_classes)
+    return _listed_loss(listed, arguments, num_classes, dim)
 
 
 def _plain(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-def _our_loss(name: str, arguments: Mapping[str, object], num_classes: int) -> nn.Module:
-    accepted = list(accepted_arguments(LOSSES[name]))
-    if name == "margin":
-        accepted = ["alpha", "beta", "learn_beta", "sampling_dim", "apart", "even"]
-    check_arguments(name, arguments, accepted)
-    for key, value in arguments.items():
-        switch = key in ("learn_beta", "apart", "even")
-        if not isinstance(value, (int, float)) or isinstance(value, bool) != switch:
-            wanted = "true or false" if switch else "a number"
-            raise ValueError(f"{key} of the loss {name} must be {wanted}, got {value!r}")
-    given = dict(arguments)
+def _listed_loss(name: str, arguments: Mapping[str, object], num_classes: int, dim: int) -> nn.Module:
+    old = OLD_ARGUMENTS.get(name, {})
+    given = {old.get(key, key): value for key, value in arguments.items()}
+    accepted = accepted_arguments(LOSSES[name])
+    if name == "margin":  # the number of classes is known here; what is left to say is whether to learn beta
+        switch = inspect.Parameter("learn_beta", inspect.Parameter.KEYWORD_ONLY, default=False)
+        accepted = {p.name: p for p in (switch if p.name == "num_classes" else p for p in accepted.values())}
+    check_arguments(name, given, accepted)
+    for key, value in given.items():
+        _check_type(f"{key} of the loss {name}", value, accepted[key].default)
     if given.pop("learn_beta", False):
         given["num_classes"] = num_classes
-    return construct(name, LOSSES[name], given)
+    return construct(name, LOSSES[name], given, num_classes=num_classes, dim=dim)
+
+
+def _check_type(name: str, value: object, default: object) -> None:
+    """Refuse a value of another type than the default, where that is a number or a switch."""
+    number, switch = isinstance(default, (int, float)), isinstance(default, bool)
+    if number and (not isinstance(value, (int, float)) or isinstance(value, bool) != switch):
+        raise ValueError(f"{name} must be {'true or false' if switch else 'a number'}, got {value!r}")

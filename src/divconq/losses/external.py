@@ -1,12 +1,14 @@
 """Losses and miners of pytorch-metric-learning, by class name and keyword arguments."""
 
-import difflib
 import inspect
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
+
+from divconq.checks import did_you_mean
+from divconq.losses.construction import accepted_arguments, check_arguments, construct
 
 _UNSUITABLE = {
     "BaseMetricLossFunction": "is a base class",
@@ -25,7 +27,7 @@ _UNSUITABLE = {
 
 
 class Mined(nn.Module):
-    """``loss(z, labels, miner(z, labels))``: a loss on the pairs or triplets that a miner picks.
+    """A loss on the pairs or triplets that a miner selects: ``loss(z, labels, miner(z, labels))``.
 
     >>> from pytorch_metric_learning import losses, miners
     >>> Mined(losses.ContrastiveLoss(), miners.BatchHardMiner())
@@ -38,7 +40,7 @@ class Mined(nn.Module):
         self.miner = miner
 
     def forward(self, embeddings: Float[Tensor, "n d"], labels: Int64[Tensor, " n"]) -> Float[Tensor, ""]:
-        """Compute the loss of the batch."""
+        """Return the loss of the batch."""
         loss: Tensor = self.loss(embeddings, labels, self.miner(embeddings, labels))
         return loss
 
@@ -47,29 +49,22 @@ class Mined(nn.Module):
 
 
 def external_loss(
-    name: str, arguments: Mapping[str, object], *, num_classes: int, dim: int, ours: Collection[str] = ()
+    name: str, arguments: Mapping[str, object], *, num_classes: int, dim: int, listed: Collection[str] = ()
 ) -> nn.Module:
-    """Make the loss of pytorch-metric-learning called ``name``; ``ours`` are other names to suggest.
+    """Return the loss of pytorch-metric-learning called ``name``. An error also suggests the ``listed`` names.
 
-    Where it cannot do without the number of classes or the size of an embedding, it is told.
+    A loss that requires the number of classes or the embedding size receives them.
 
     >>> external_loss("ProxyNCALoss", {"softmax_scale": 2}, num_classes=5, dim=8).proxies.shape
     torch.Size([5, 8])
     """
-    cls = _class_named("loss", name, ours)
-    accepted = accepted_arguments(cls)
-    check_arguments(name, arguments, accepted)
-    sizes = {"num_classes": num_classes, "embedding_size": dim, "descriptors_dim": dim}
-    asked = {
-        key: size
-        for key, size in sizes.items()
-        if key in accepted and accepted[key].default is inspect.Parameter.empty
-    }
-    return construct(name, cls, {**asked, **arguments})
+    cls = _class_named("loss", name, listed)
+    check_arguments(name, arguments, accepted_arguments(cls))
+    return construct(name, cls, arguments, num_classes=num_classes, embedding_size=dim, descriptors_dim=dim)
 
 
 def external_miner(name: str, arguments: Mapping[str, object]) -> nn.Module:
-    """Make the miner of pytorch-metric-learning called ``name``.
+    """Return the miner of pytorch-metric-learning called ``name``.
 
     >>> external_miner("MultiSimilarityMiner", {"epsilon": 0.2}).epsilon
     0.2
@@ -79,71 +74,14 @@ def external_miner(name: str, arguments: Mapping[str, object]) -> nn.Module:
     return construct(name, cls, arguments)
 
 
-def accepted_arguments(cls: type[nn.Module]) -> dict[str, inspect.Parameter]:
-    """List the keyword arguments of a class, with those that it hands on to its bases.
-
-    >>> from divconq.losses.margin import MarginLoss
-    >>> list(accepted_arguments(MarginLoss))
-    ['alpha', 'beta', 'num_classes', 'sampling_dim', 'apart', 'even']
-    """
-    accepted: dict[str, inspect.Parameter] = {}
-    for base in cls.__mro__:
-        if "__init__" not in vars(base):
-            continue
-        parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
-        by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        accepted |= {p.name: p for p in parameters if p.kind in by_name and p.name not in accepted}
-        if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters):
-            break
-    # Every pair loss of pytorch-metric-learning sets this one for its base class.
-    accepted.pop("mat_based_loss", None)
-    return accepted
-
-
-def check_arguments(name: str, arguments: Iterable[str], accepted: Collection[str]) -> None:
-    """Refuse an argument that is not accepted, and name the nearest that is.
-
-    >>> check_arguments("triplet", {"alhpa": 0.1}, ["alpha"])
-    Traceback (most recent call last):
-    ValueError: triplet has no argument 'alhpa', did you mean 'alpha'? It accepts alpha
-    """
-    for argument in arguments:
-        if argument not in accepted:
-            raise ValueError(
-                f"{name} has no argument '{argument}'{_suggestion(argument, accepted)} "
-                f"It accepts {', '.join(accepted) or 'none'}"
-            )
-
-
-def construct(name: str, cls: type[nn.Module], arguments: Mapping[str, object]) -> nn.Module:
-    """``cls(**arguments)``; what the class objects to becomes a ``ValueError``.
-
-    >>> from divconq.losses.triplet import TripletLoss
-    >>> construct("triplet", TripletLoss, {"alpha": 0.1}).alpha
-    0.1
-    """
-    try:
-        return cls(**arguments)
-    except (TypeError, ValueError, AssertionError, NotImplementedError) as error:
-        given = ", ".join(f"{key}={value!r}" for key, value in arguments.items()) or "no arguments"
-        reason = str(error) or type(error).__name__
-        raise ValueError(f"{name} could not be made with {given}: {reason}") from error
-
-
-def _suggestion(name: str, choices: Iterable[str]) -> str:
-    spelling = {choice.lower(): choice for choice in choices}
-    nearest = difflib.get_close_matches(name.lower(), spelling, n=1)
-    return f", did you mean '{spelling[nearest[0]]}'?" if nearest else "."
-
-
-def _class_named(kind: Literal["loss", "miner"], name: str, ours: Collection[str] = ()) -> type[nn.Module]:
-    known = f"The losses built in are {', '.join(ours)}. " if ours else ""
+def _class_named(kind: Literal["loss", "miner"], name: str, listed: Collection[str] = ()) -> type[nn.Module]:
+    or_listed = f"{', '.join(listed)} or " if listed else ""
     try:
         from pytorch_metric_learning import losses, miners
     except ImportError as error:
         raise ValueError(
-            f"{kind} '{name}' was looked for in pytorch-metric-learning, which is not installed; "
-            f"pip install pytorch-metric-learning. {known}".rstrip()
+            f"{kind} '{name}' needs pytorch-metric-learning, which is not installed; "
+            f"use {or_listed}pip install pytorch-metric-learning"
         ) from error
     if name in _UNSUITABLE:
         raise ValueError(
@@ -154,9 +92,9 @@ def _class_named(kind: Literal["loss", "miner"], name: str, ours: Collection[str
     classes = (value for value in vars(module).values() if inspect.isclass(value))
     found = {value.__name__: value for value in classes if issubclass(value, nn.Module)}
     if name not in found:
-        choices = [*ours, *sorted(found.keys() - _UNSUITABLE)]
+        choices = [*listed, *sorted(found.keys() - _UNSUITABLE)]
         raise ValueError(
-            f"there is no {kind} '{name}'{_suggestion(name, choices)} "
-            f"{known}Any class of {module.__name__} works by its exact name"
+            f"there is no {kind} '{name}'; use {or_listed}the exact name of a class of {module.__name__}"
+            f"{did_you_mean(name, choices)}"
         )
     return found[name]

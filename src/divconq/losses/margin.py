@@ -4,19 +4,19 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from divconq.losses.mining import distance_weighted, distance_weighted_apart
+from divconq.losses.mining import distance_weighted, distance_weighted_without_replacement
 from divconq.losses.pairwise import distances, mean_of_nonzero, pair_masks
 
 
 class MarginLoss(nn.Module):
-    """``relu(d_ap - beta + alpha) + relu(beta - d_an + alpha)`` over the number of non-zero terms.
+    """The sum of ``relu(d_ap - beta + alpha) + relu(beta - d_an + alpha)`` over the number of non-zero terms.
 
-    Every ordered positive pair draws one negative closer than ``beta + alpha``, if there is one.
-    With ``num_classes``, ``beta`` is learned for each class of the anchor. ``sampling_dim`` is the dimension of the
-    sphere by whose distances negatives are weighted, by default all of the embedding's; the block of a fixed mask
-    has fewer, with which more than the very nearest negatives are drawn. With ``apart`` the negatives that an anchor
-    draws are different images; with ``even`` all anchors weigh the same, however many positives they have.
-    Wu et al., 2017.
+    Every ordered pair of anchor and positive draws one negative closer than ``beta + alpha``, if there is one. With
+    ``num_classes``, one ``beta`` is learned for each class of the anchor. ``sampling_dim`` is the dimension D of the
+    density that weights the negatives, by default that of the embedding. The block of a fixed mask has fewer
+    dimensions; a smaller D also draws negatives that are not the very nearest. ``without_replacement`` gives an anchor
+    a different negative for each of its positives. ``equal_pairs`` gives all anchors the same weight, whatever their
+    number of positives. Wu et al., Sampling Matters in Deep Embedding Learning, 2017.
 
     >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
     >>> MarginLoss()(z, torch.tensor([0, 0, 1]))
@@ -29,8 +29,8 @@ class MarginLoss(nn.Module):
         beta: float = 1.2,
         num_classes: int | None = None,
         sampling_dim: int | None = None,
-        apart: bool = False,
-        even: bool = False,
+        without_replacement: bool = False,
+        equal_pairs: bool = False,
     ) -> None:
         super().__init__()
         if not (alpha >= 0 and beta > 0):
@@ -42,7 +42,8 @@ class MarginLoss(nn.Module):
             raise ValueError(
                 f"sampling_dim must be at least 2, got {sampling_dim}; leave it out for all dimensions"
             )
-        self.alpha, self.sampling_dim, self.apart, self.even = alpha, sampling_dim, apart, even
+        self.alpha, self.sampling_dim = alpha, sampling_dim
+        self.without_replacement, self.equal_pairs = without_replacement, equal_pairs
         self.beta: float | nn.Parameter = beta
         if num_classes is not None:
             self.beta = nn.Parameter(torch.full((num_classes,), float(beta)))
@@ -54,19 +55,21 @@ class MarginLoss(nn.Module):
         *,
         uniform: Float[Tensor, "n n"] | None = None,
     ) -> Float[Tensor, ""]:
-        """Compute the loss; ``uniform`` in [0, 1) picks the negatives, by default drawn anew each time."""
+        """Return the loss of the batch. ``uniform`` in [0, 1) selects the negatives; by default it is random."""
         d = distances(embeddings)
         positives, _ = pair_masks(labels)
         beta = self._beta_of(labels, like=d)
         if uniform is None:
             uniform = torch.rand_like(d)
         dim = self.sampling_dim or embeddings.shape[1]
-        draw = distance_weighted_apart if self.apart else distance_weighted
+        draw = distance_weighted_without_replacement if self.without_replacement else distance_weighted
         index, drawn = draw(d, labels, uniform, dim, beta + self.alpha)
         attract = (d - beta[:, None] + self.alpha).relu().masked_fill(~positives, 0.0)
         repel = (beta[:, None] - d.gather(1, index) + self.alpha).relu()
         repel = repel.masked_fill(~(positives & drawn), 0.0)
-        weights = positives.sum(1, keepdim=True).clamp(min=1).to(d.dtype).reciprocal() if self.even else None
+        weights = None
+        if self.equal_pairs:
+            weights = positives.sum(1, keepdim=True).clamp(min=1).to(d.dtype).reciprocal()
         return mean_of_nonzero(torch.stack([attract, repel]), weights)
 
     def _beta_of(self, labels: Int64[Tensor, " n"], like: Tensor) -> Float[Tensor, " n"]:

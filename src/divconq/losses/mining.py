@@ -1,6 +1,6 @@
-"""Choosing one negative for each ordered (anchor, positive) pair of a batch, without a loop.
+"""Selecting one negative for each ordered (anchor, positive) pair of a batch, without a loop.
 
-All of them answer for all n x n pairs; only the entries of true positive pairs mean anything.
+Each function returns an n x n matrix. Only the entries of positive pairs have a meaning.
 """
 
 import torch
@@ -19,9 +19,10 @@ def distance_weighted(
     cutoff: Float[Tensor, " n"],
     nearest: float = 0.5,
 ) -> tuple[Int64[Tensor, "n n"], Bool[Tensor, "n n"]]:
-    """Draw a negative for each pair with weight ``1 / q(d)``, and say where there was one to draw.
+    """Draw a negative for each pair with weight ``1 / q(d)``; return its index, and whether there was one.
 
-    Only negatives closer than the anchor's ``cutoff`` are drawn; ``uniform`` in [0, 1) decides which.
+    Only negatives closer than the ``cutoff`` of the anchor are drawn. ``uniform`` in [0, 1) selects the negative.
+    Distances below ``nearest`` count as ``nearest``.
     Wu et al., Sampling Matters in Deep Embedding Learning, 2017.
 
     >>> d = torch.tensor([[0.0, 0.3, 0.9], [0.3, 0.0, 1.5], [0.9, 1.5, 0.0]])
@@ -33,14 +34,14 @@ def distance_weighted(
     candidates, log_weights = _weighted_candidates(distances, labels, dim, cutoff, nearest)
     weights = log_weights.softmax(1)
     cumulative = weights.cumsum(1)
-    # The first entry above the target. Rounding, or a row without candidates, may give a non-candidate.
+    # The first entry above the target. Rounding, or a row without candidates, may select a non-candidate.
     index = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
     index = index.clamp(max=len(labels) - 1)
     return index, candidates.gather(1, index)
 
 
 @torch.no_grad()
-def distance_weighted_apart(
+def distance_weighted_without_replacement(
     distances: Float[Tensor, "n n"],
     labels: Int64[Tensor, " n"],
     uniform: Float[Tensor, "n n"],
@@ -48,14 +49,14 @@ def distance_weighted_apart(
     cutoff: Float[Tensor, " n"],
     nearest: float = 0.5,
 ) -> tuple[Int64[Tensor, "n n"], Bool[Tensor, "n n"]]:
-    """The same without replacement: the positives of an anchor draw different negatives, the first draws first.
+    """Draw as ``distance_weighted`` does, but a different negative for each positive of an anchor.
 
-    Those that are left when all candidates are drawn get none. The largest of ``log w + g``, where g has a Gumbel
-    distribution, is a draw with weights w, and the next largest are those that follow it.
+    Positives beyond the number of candidates get none. With Gumbel noise g, the largest of ``log w + g`` is a draw
+    with weights w, and the next largest are further draws without replacement.
 
     >>> d = torch.tensor([[0.0, 0.3, 0.3, 0.6, 0.9]] * 5)
     >>> labels, cutoff = torch.tensor([0, 0, 0, 1, 1]), torch.full((5,), 1.4)
-    >>> index, drawn = distance_weighted_apart(d, labels, torch.full((5, 5), 0.5), dim=8, cutoff=cutoff)
+    >>> index, drawn = distance_weighted_without_replacement(d, labels, torch.full((5, 5), 0.5), dim=8, cutoff=cutoff)
     >>> index[0, 1:3].tolist()
     [3, 4]
     """
@@ -63,8 +64,10 @@ def distance_weighted_apart(
     tiny = torch.finfo(uniform.dtype).tiny
     gumbel = -(-uniform.clamp(min=tiny).log()).clamp(min=tiny).log()
     keys = (log_weights + gumbel).masked_fill(~candidates, -torch.inf)
-    order = keys.topk(len(labels), dim=1).indices  # sort would do as well, and compile for a minute
-    place = (pair_masks(labels)[0].cumsum(1) - 1).clamp(min=0)  # of each positive among those of its anchor
+    order = keys.topk(len(labels), dim=1).indices  # sort gives the same, but takes a minute to compile
+    place = (pair_masks(labels)[0].cumsum(1) - 1).clamp(
+        min=0
+    )  # number of each positive among those of its anchor
     index = order.gather(1, place)
     return index, candidates.gather(1, index)
 
@@ -76,14 +79,14 @@ def _weighted_candidates(
     cutoff: Float[Tensor, " n"],
     nearest: float,
 ) -> tuple[Bool[Tensor, "n n"], Float[Tensor, "n n"]]:
-    """Which negatives may be drawn, and the logarithms of their weights."""
+    """Return which negatives may be drawn, and the logarithms of their weights."""
     candidates = (labels[:, None] != labels[None, :]) & (distances < cutoff[:, None])
     log_weights = -log_density(distances.clamp(min=nearest), dim)
     return candidates, log_weights.masked_fill(~candidates, torch.finfo(distances.dtype).min)
 
 
 def log_density(d: Float[Tensor, "*shape"], dim: int) -> Float[Tensor, "*shape"]:
-    """``log q(d) = (D - 2) log d + (D - 3) / 2 log(1 - d^2 / 4)``, up to a constant.
+    """Return ``log q(d) = (D - 2) log d + (D - 3) / 2 log(1 - d^2 / 4)``, up to a constant.
 
     ``q`` is the density of the distance between two random points of the unit sphere in D dimensions.
 
@@ -96,9 +99,9 @@ def log_density(d: Float[Tensor, "*shape"], dim: int) -> Float[Tensor, "*shape"]
 
 @torch.no_grad()
 def semi_hard(distances: Float[Tensor, "n n"], labels: Int64[Tensor, " n"]) -> Int64[Tensor, "n n"]:
-    """For each pair the nearest negative farther away than the positive; if none is, the farthest.
+    """Return for each pair the nearest negative that is farther than the positive, else the farthest negative.
 
-    Squared distances do as well. Schroff et al., FaceNet, 2015.
+    Squared distances give the same result. Schroff et al., FaceNet, 2015.
 
     >>> d = torch.tensor([[0.0, 0.5, 0.3, 0.9, 0.7]] * 5)
     >>> semi_hard(d, torch.tensor([0, 0, 1, 1, 1]))[0, 1].item()

@@ -8,12 +8,12 @@ from divconq.losses.pairwise import pair_masks, similarities
 
 
 class NPairsLoss(nn.Module):
-    """``-1/|P_a| sum_p log(exp(t s_ap) / sum_j exp(t s_aj))``, j != a, the mean over anchors a.
+    """The mean over anchors a of ``-1/|P_a| sum_p log(exp(t s_ap) / sum_j exp(t s_aj))``, j != a.
 
-    ``s`` is the dot product of two embeddings, ``t`` a learned scale that starts at ``scale``,
-    ``P_a`` the other images of the anchor's class. Sohn, 2016. The paper's authors start at 1, where all images of a
-    batch weigh almost the same, and leave it within a few steps: they learn ``t`` at a rate of 1
-    (``--loss.scale 1 --loss-lr-scale 100000``).
+    ``s`` is the dot product of two embeddings, ``P_a`` the other images of the anchor's class, and ``t`` a learned
+    scale that starts at ``scale``. The authors of divide and conquer start at 1, where all images of a batch have
+    almost the same weight, and learn ``t`` at a rate of 1 (``--loss.scale 1 --loss-lr-scale 100000``).
+    Sohn, Improved Deep Metric Learning with Multi-class N-pair Loss Objective, 2016.
 
     >>> z = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     >>> round(NPairsLoss(scale=1.0)(z, torch.tensor([0, 0, 1])).item(), 4)  # log(1 + exp(-1))
@@ -27,13 +27,13 @@ class NPairsLoss(nn.Module):
         self.scale = nn.Parameter(torch.tensor(float(scale)))
 
     def forward(self, embeddings: Float[Tensor, "n d"], labels: Int64[Tensor, " n"]) -> Float[Tensor, ""]:
-        """Compute the loss of the batch."""
+        """Return the loss of the batch."""
         logits = self.scale.to(embeddings.dtype) * similarities(embeddings)
         itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-        # The lowest finite number, not -inf: a batch of one has no other entry in its row.
+        # The lowest finite number instead of -inf: the row of a batch of one has no other entry.
         logits = logits.masked_fill(itself, torch.finfo(logits.dtype).min)
         positives, _ = pair_masks(labels)
-        chosen = logits.log_softmax(1).masked_fill(~positives, 0.0)
+        log_likelihood = logits.log_softmax(1).masked_fill(~positives, 0.0)
         count = positives.sum(1)
-        per_anchor = -chosen.sum(1) / count.clamp(min=1)
+        per_anchor = -log_likelihood.sum(1) / count.clamp(min=1)
         return per_anchor.sum() / (count > 0).sum().clamp(min=1)

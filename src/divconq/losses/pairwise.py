@@ -1,4 +1,4 @@
-"""What holds between every two rows of a batch: similarity, distance, same class or not."""
+"""Matrices over all pairs of a batch: similarity, distance, same class or not."""
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def similarities(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    """``s_ij = <x_i, x_j>``, computed in the dtype of ``x`` even where autocast would lower it.
+    """Return ``s_ij = <x_i, x_j>``, computed in the dtype of ``x`` also under autocast.
 
     >>> similarities(torch.tensor([[1.0, 0.0], [0.6, 0.8]]))[0]
     tensor([1.0000, 0.6000])
@@ -16,9 +16,9 @@ def similarities(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
 
 
 def squared_distances(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    """``|x_i - x_j|^2 = |x_i|^2 + |x_j|^2 - 2 <x_i, x_j>``.
+    """Return ``|x_i - x_j|^2 = |x_i|^2 + |x_j|^2 - 2 <x_i, x_j>``.
 
-    Where this is below its own rounding error the two are the same point: value and gradient are 0.
+    Where this is below its rounding error, the two points count as equal: value and gradient are 0.
 
     >>> squared_distances(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]))
     tensor([[0., 2., 2.],
@@ -32,7 +32,7 @@ def squared_distances(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
 
 
 def distances(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    """``|x_i - x_j|``, with gradient 0 where the two are the same point.
+    """Return ``|x_i - x_j|``, with gradient 0 where the two points are equal.
 
     >>> distances(torch.tensor([[3.0, 0.0], [0.0, 4.0], [0.0, 4.0]]))[0]
     tensor([0., 5., 5.])
@@ -43,9 +43,9 @@ def distances(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
 
 
 def pair_masks(labels: Int64[Tensor, " n"]) -> tuple[Bool[Tensor, "n n"], Bool[Tensor, "n n"]]:
-    """Mark the ordered (anchor, positive) and (anchor, negative) pairs of anchors that take part.
+    """Return the masks of all ordered (anchor, positive) and (anchor, negative) pairs that count.
 
-    An anchor takes part if the batch holds another image of its class and an image of another class.
+    An anchor counts if the batch holds another image of its class and an image of another class.
 
     >>> positives, negatives = pair_masks(torch.tensor([0, 0, 1]))
     >>> positives.nonzero().tolist(), negatives.nonzero().tolist()
@@ -53,14 +53,14 @@ def pair_masks(labels: Int64[Tensor, " n"]) -> tuple[Bool[Tensor, "n n"], Bool[T
     """
     same = labels[:, None] == labels[None, :]
     positives = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-    takes_part = positives.any(1, keepdim=True) & ~same.all(1, keepdim=True)
-    return positives & takes_part, ~same & takes_part
+    counts = positives.any(1, keepdim=True) & ~same.all(1, keepdim=True)
+    return positives & counts, ~same & counts
 
 
 def mean_of_nonzero(
     terms: Float[Tensor, "..."], weights: Float[Tensor, "..."] | None = None
 ) -> Float[Tensor, ""]:
-    """The mean of those non-negative terms that are above 0, each with its weight, if there are any; 0 if none is.
+    """Return the mean, with optional weights, of the non-negative terms that are above 0; 0 if there are none.
 
     >>> mean_of_nonzero(torch.tensor([0.0, 1.0, 0.0, 3.0]))
     tensor(2.)

@@ -9,10 +9,11 @@ from divconq.losses.pairwise import distances, pair_masks
 
 
 class SoftTripletLoss(nn.Module):
-    """``log(1 + exp(d_ap - d_an))``, the mean over all ordered positive pairs.
+    """The mean of ``log(1 + exp(d_ap - d_an))`` over all ordered positive pairs.
 
-    Every pair takes one negative, as in ``TripletLoss``. It has no margin: each triplet, easy or hard, weighs about
-    1/2, and over all triplets, most of which are easy, training makes a good network worse. Hermans et al., 2017.
+    Every pair takes one semi-hard negative, as in ``TripletLoss``. The loss has no margin: easy and hard triplets have
+    about the same weight. Over all triplets, most of which are easy, it would make a good network worse.
+    Hermans et al., In Defense of the Triplet Loss for Person Re-Identification, 2017.
 
     >>> import torch
     >>> z = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
@@ -21,7 +22,7 @@ class SoftTripletLoss(nn.Module):
     """
 
     def forward(self, embeddings: Float[Tensor, "n d"], labels: Int64[Tensor, " n"]) -> Float[Tensor, ""]:
-        """Compute the loss of the batch."""
+        """Return the loss of the batch."""
         d = distances(embeddings)
         positives, _ = pair_masks(labels)
         negative = d.gather(1, semi_hard(d, labels))

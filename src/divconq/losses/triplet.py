@@ -8,10 +8,10 @@ from divconq.losses.pairwise import mean_of_nonzero, pair_masks, squared_distanc
 
 
 class TripletLoss(nn.Module):
-    """``relu(d_ap^2 - d_an^2 + alpha)``, the mean of the non-zero terms.
+    """The mean of the non-zero ``relu(d_ap^2 - d_an^2 + alpha)``.
 
-    Every ordered positive pair takes one negative: the nearest that is farther away than the
-    positive, or the farthest if none is. Schroff et al., FaceNet, 2015.
+    Every ordered positive pair takes one negative: the nearest one that is farther than the positive, else the
+    farthest. Schroff et al., FaceNet, 2015.
 
     >>> import torch
     >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
@@ -26,7 +26,7 @@ class TripletLoss(nn.Module):
         self.alpha = alpha
 
     def forward(self, embeddings: Float[Tensor, "n d"], labels: Int64[Tensor, " n"]) -> Float[Tensor, ""]:
-        """Compute the loss of the batch."""
+        """Return the loss of the batch."""
         d2 = squared_distances(embeddings)
         positives, _ = pair_masks(labels)
         negative = d2.gather(1, semi_hard(d2, labels))

@@ -1,10 +1,11 @@
-"""Checkpoint files: the last two of a run and its best epoch, each checked when it is read.
+"""Checkpoint files of a run: the last two and the best epoch, each with a checksum.
 
-A checkpoint is what ``torch.save`` writes, followed by its SHA-256, which ``torch.load`` passes over and ``load``
-looks at first. So there is one file to put in place, and never one without its checksum.
+A checkpoint file is the output of ``torch.save`` followed by its SHA-256. ``torch.load`` ignores these extra bytes;
+``load`` checks them first. A checkpoint and its checksum are one file, so one cannot exist without the other.
 """
 
 import hashlib
+import math
 import os
 import time
 import warnings
@@ -16,33 +17,34 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from divconq.distributed.collectives import first_only, rank
+from divconq.distributed import first_only
 from divconq.io.atomic import sync_folder, temporary_name, write_atomically
 
 FORMAT = "divconq checkpoint 3"
-READABLE = ("divconq checkpoint 2", FORMAT)
+READABLE = (FORMAT, "divconq checkpoint 2")  # format 2 has the entries that algorithm_state translates
 LAST, PREVIOUS, BEST = "last.pt", "previous.pt", "best.pt"
-SUM, BLOCK = hashlib.sha256().digest_size, 1 << 20
-REMEDY = "copy it again from where it was made, or train anew"
+CHECKSUM_BYTES, BLOCK = hashlib.sha256().digest_size, 1 << 20
+REMEDY = "copy it again from its source, or start a new run"
 
 State: TypeAlias = dict[str, Any]
 
 
 class Checkpoints:
-    """Writes a run's checkpoints, ``minutes`` or ``steps`` apart; the best epoch waits in memory for the next.
+    """Writes the checkpoints of a run every ``minutes`` or every ``steps``, whichever comes first.
 
-    So ``last.pt`` is never newer than the best epoch it knows of, and a run that goes on from it finds its best
-    epoch on disk or comes by it again. Files are written by a thread beside the training, which goes on from a copy;
-    at the end of ``with`` it has ended. Of several processes only the first writes.
+    A new best epoch is kept in memory and written just before the next ``last.pt``. So ``last.pt`` never counts a
+    best epoch that is not on disk. A thread writes the files from a copy while training continues; leaving the
+    ``with`` block waits for it. Only the first process writes.
     """
 
     def __init__(self, folder: Path, minutes: float, steps: int | None = None) -> None:
         self.folder, self.minutes, self.steps = folder, minutes, steps
         self.best: State | None = None
-        self.first = True
+        self.none_yet = True
         self.writer, self.writing = ThreadPoolExecutor(1), Future[None]()
         self.writing.set_result(None)
-        self._begin()
+        self.next_time = self.steps_left = math.inf  # the other processes are never due
+        self._restart()
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -53,36 +55,38 @@ class Checkpoints:
             self.finish()
 
     def step(self) -> bool:
-        """Count a step; whether it is time for a checkpoint. If the last could not be written, its error is raised."""
-        self.taken += 1
+        """Count a step and return whether a checkpoint is due. Raises the error of the last write if it failed."""
+        self.steps_left -= 1
         if self.writing.done():
             self.finish()
         return self.due()
 
     def due(self) -> bool:
-        """Whether the minutes are over or the steps are made."""
-        made = self.steps is not None and self.taken >= self.steps
-        return rank() == 0 and (made or time.monotonic() >= self.time)
+        """Return whether the minutes have passed or the steps are done."""
+        return self.steps_left <= 0 or time.monotonic() >= self.next_time
 
     @first_only
     def offer(self, state: State, *, best: bool, now: bool) -> None:
-        """An epoch has ended: write its state if it is the first, if it is time, or ``now``; keep the ``best``."""
+        """Take the state at the end of an epoch; write it if it is the first one, if one is due, or if ``now``.
+
+        With ``best`` a copy without the optimizer is kept for ``best.pt``.
+        """
         if best:
             self.best = _copy({name: part for name, part in state.items() if name != "optimizer"})
-        if now or self.first or self.due():
+        if now or self.none_yet or self.due():
             self.write(state)
 
     @first_only
     def write(self, state: State) -> None:
-        """Begin to write the best epoch, if there is a new one, and then this state."""
+        """Start writing the new best epoch, if there is one, and then this state."""
         self.finish()
         best, self.best = self.best, None
         self.writing = self.writer.submit(self._write, best, _copy(state))
-        self.first = False
-        self._begin()
+        self.none_yet = False
+        self._restart()
 
     def finish(self) -> None:
-        """Wait until what was begun is on disk."""
+        """Wait until the files are on disk."""
         self.writing.result()
 
     def _write(self, best: State | None, last: State) -> None:
@@ -90,60 +94,62 @@ class Checkpoints:
             save(self.folder, "best", best)
         save(self.folder, "last", last)
 
-    def _begin(self) -> None:
-        self.time, self.taken = time.monotonic() + 60 * self.minutes, 0
+    @first_only
+    def _restart(self) -> None:
+        self.next_time = time.monotonic() + 60 * self.minutes
+        self.steps_left = math.inf if self.steps is None else self.steps
 
 
 def _copy(state: State) -> State:
-    """The state as it is now, in main memory."""
+    """Return a copy of the state on the CPU."""
     copied: State = tree_map_only(Tensor, lambda x: x.detach().to("cpu", copy=True), state)
     return copied
 
 
 def exist(folder: Path) -> bool:
-    """Whether a run has written a checkpoint to go on from."""
+    """Return whether a run folder has a checkpoint to resume from."""
     return any((folder / name).exists() for name in (LAST, PREVIOUS))
 
 
 def save(folder: Path, which: Literal["last", "best"], state: State) -> None:
-    """Write a checkpoint; the last one before it is kept as ``previous.pt``."""
+    """Write a checkpoint. The ``last.pt`` that it replaces becomes ``previous.pt``."""
     last = folder / LAST
 
     def write(path: Path) -> None:
         _write_archive(path, {"format": FORMAT, **state})
         if which == "last" and last.exists():
-            _keep(last, folder / PREVIOUS)  # only now, when there is another
+            _link(last, folder / PREVIOUS)  # only after the new file is complete
 
     write_atomically(folder / f"{which}.pt", write)
 
 
 def load(folder: Path, which: Literal["last", "best"] = "last") -> State:
-    """A checkpoint's contents, on the CPU; nothing in the file is executed.
+    """Return the contents of a checkpoint, on the CPU. Nothing in the file is executed.
 
-    If ``last.pt`` is damaged, a warning says so and the contents are those of the one before it.
+    If ``last.pt`` is damaged, the function warns and returns the contents of ``previous.pt``.
     """
     return read(folder / BEST) if which == "best" else _newest(folder)[0]
 
 
 def resume(folder: Path) -> State:
-    """The contents to go on from, as ``load``; a damaged ``last.pt`` gives way to the one before it."""
+    """Return the contents to resume from, as ``load`` does. A damaged ``last.pt`` is replaced by ``previous.pt``."""
     state, file = _newest(folder)
     if file.name == PREVIOUS:
-        file.replace(folder / LAST)  # what comes next would push out the one that is good
+        file.replace(folder / LAST)  # else the next checkpoint would replace the good file
         sync_folder(folder)
     return state
 
 
 def read(path: Path) -> State:
-    """The contents of one file; ValueError unless it is as it was written."""
+    """Return the contents of one checkpoint file. A damaged or foreign file raises ValueError."""
     if not path.is_file():
         raise ValueError(
-            f"{path.parent} holds no {path.name}: it stopped before its first checkpoint; train it anew"
+            f"{path.parent} holds no {path.name}: it stopped before its first checkpoint; start a new run"
         )
     try:
         with path.open("rb") as file:
-            if _checksum(file, path.stat().st_size - SUM) != file.read():
-                raise ValueError("its checksum is another")
+            if _checksum(file, path.stat().st_size - CHECKSUM_BYTES) != file.read():
+                raise ValueError("its checksum does not match")
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged or hostile file fails in many ways
         raise ValueError(f"{path} is damaged or not a checkpoint ({_reason(error)}); {REMEDY}") from error
@@ -188,7 +194,7 @@ def clusters_state(state: State) -> Tensor:
 
 
 def _newest(folder: Path) -> tuple[State, Path]:
-    """The last checkpoint that is good, and its file."""
+    """Return the contents and the path of the newest checkpoint that is not damaged."""
     last, previous = folder / LAST, folder / PREVIOUS
     try:
         return read(last), last
@@ -199,8 +205,8 @@ def _newest(folder: Path) -> tuple[State, Path]:
         try:
             state = read(previous)
         except ValueError as other:
-            raise ValueError(f"{reason}, and the one before it cannot be used either: {other}") from other
-    warnings.warn(f"{reason}; the one before it is used, {previous.name}", stacklevel=3)
+            raise ValueError(f"{reason}, and the previous one cannot be used either: {other}") from other
+    warnings.warn(f"{reason}; using the previous one, {previous.name}", stacklevel=3)
     return state, previous
 
 
@@ -214,13 +220,13 @@ def _write_archive(path: Path, state: State) -> None:
             file.flush()
             os.fsync(file.fileno())
         except RuntimeError as error:
-            if isinstance(error.__context__, OSError):  # a full disk: torch complains of the archive
+            if isinstance(error.__context__, OSError):  # a full disk, which torch reports as a broken archive
                 raise error.__context__ from None
             raise
 
 
 def _checksum(file: BinaryIO, size: int) -> bytes:
-    """The SHA-256 of the next ``size`` bytes."""
+    """Return the SHA-256 of the next ``size`` bytes."""
     digest = hashlib.sha256()
     while block := file.read(max(0, min(size, BLOCK))):
         digest.update(block)
@@ -228,16 +234,16 @@ def _checksum(file: BinaryIO, size: int) -> bytes:
     return digest.digest()
 
 
-def _keep(file: Path, name: Path) -> None:
-    """Give a file a second name, so that it is there at any time under one of them."""
+def _link(file: Path, name: Path) -> None:
+    """Give a file a second name. The file exists under at least one of the names at any time."""
     link = temporary_name(name)
     try:
         os.link(file, link)
         link.replace(name)
-    except OSError:  # no links on this disk
+    except OSError:  # this disk has no hard links
         file.replace(name)
     finally:
-        link.unlink(missing_ok=True)  # it stays where both were the same file already
+        link.unlink(missing_ok=True)  # replace() leaves it if both names were the same file already
 
 
 def _reason(error: Exception) -> str:

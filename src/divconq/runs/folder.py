@@ -1,4 +1,4 @@
-"""The run folder: config, log, partitions and masks, checkpoints, the final model."""
+"""The run folder: config, log, divisions, checkpoints and the final model."""
 
 import copy
 import json
@@ -11,20 +11,22 @@ from typing import Any, Literal
 from torch import Tensor
 
 from divconq.config import Config, from_yaml, to_yaml
-from divconq.distributed.collectives import first_only
+from divconq.distributed import first_only
 from divconq.io.atomic import remove_unfinished, write_atomically
 from divconq.masks import Masks
 from divconq.model import Embedder, load_model, make_model, save_model
 from divconq.runs import checkpoints
 
+OLD_LOG_KEYS = {"lonely": "without_positive", "waiting": "left_out"}
+
 
 @dataclass(frozen=True)
 class Run:
-    """One training run on disk; every file in it is written whole or not at all.
+    """One training run on disk. Every file is written completely or not at all.
 
-    ``config.yaml``, ``metrics.jsonl`` (one object an epoch), ``divisions/`` (partition and masks at every
-    division), ``last.pt`` (to resume from) and ``previous.pt`` (the one before it), ``best.pt`` (the best epoch),
-    ``model.safetensors`` (to use).
+    The folder holds ``config.yaml``, ``metrics.jsonl`` (one object per epoch), ``divisions/`` (clusters and masks at
+    every division), ``last.pt`` (the checkpoint to resume from), ``previous.pt`` (the one before it), ``best.pt``
+    (the best epoch) and ``model.safetensors`` (the final model).
     """
 
     folder: Path
@@ -32,7 +34,7 @@ class Run:
 
     @classmethod
     def create(cls, folder: Path, config: Config) -> "Run":
-        """A new run; a folder that exists already is refused."""
+        """Create a new run. A folder that exists is refused."""
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
@@ -44,8 +46,9 @@ class Run:
         return cls(folder, config)
 
     @classmethod
-    def open(cls, folder: Path) -> "Run":
-        """A run that was started before."""
+    def open(cls, folder: str | Path) -> "Run":
+        """Open an existing run."""
+        folder = Path(folder)
         file = folder / "config.yaml"
         if not file.is_file():
             raise ValueError(
@@ -58,24 +61,30 @@ class Run:
 
     @first_only
     def log(self, record: dict[str, Any]) -> None:
-        """Add one epoch's figures to ``metrics.jsonl``; they are on disk before a checkpoint counts the epoch."""
+        """Append the record of one epoch to ``metrics.jsonl`` and wait until it is on disk."""
         with (self.folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(record) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
     def metrics(self) -> list[dict[str, Any]]:
-        """What was logged, an object an epoch; a line cut short by a crash is left out."""
+        """Return the log, one record per epoch, with the present names of its keys.
+
+        A last line that a crash cut short is left out.
+        """
         file, records = self.folder / "metrics.jsonl", []
         for line in file.read_text().splitlines() if file.exists() else []:
             try:
-                records.append(json.loads(line))
+                record = json.loads(line)
             except json.JSONDecodeError:
                 break
+            if isinstance(record, dict):
+                record = {OLD_LOG_KEYS.get(key, key): value for key, value in record.items()}
+            records.append(record)
         return records
 
     def rewind(self, epochs: int, divisions: int, config: Config) -> None:
-        """Forget what was logged after ``epochs`` and divided from epoch ``divisions`` on; go on with ``config``."""
+        """Remove log records after ``epochs`` and divisions from epoch ``divisions`` on; store the new ``config``."""
         for folder in (self.folder, self.folder / "divisions"):
             remove_unfinished(folder)
         kept = [json.dumps(record) + "\n" for record in self.metrics() if record["epoch"] <= epochs]
@@ -87,7 +96,7 @@ class Run:
 
     @first_only
     def save_division(self, epoch: int, clusters: Tensor, masks: Masks) -> None:
-        """Keep a partition and the masks it starts with, for later analysis."""
+        """Save the cluster of each image and the masks at the start of a division, for later analysis."""
         from safetensors.torch import save_file
 
         tensors = {"clusters": clusters.contiguous(), "masks": masks.active().detach().cpu().contiguous()}
@@ -95,15 +104,15 @@ class Run:
         write_atomically(target, lambda path: save_file(tensors, path))
 
     def load(self, which: Literal["last", "best"] = "last") -> dict[str, Any]:
-        """A checkpoint's contents, on the CPU; nothing in the file is executed."""
+        """Return the contents of a checkpoint, on the CPU. Nothing in the file is executed."""
         return checkpoints.load(self.folder, which)
 
     def resume(self) -> dict[str, Any] | None:
-        """The checkpoint to go on from; None, with a warning, if the run was stopped before its first."""
-        begun = len(self.metrics()) <= 1  # the first epoch is logged just before its checkpoint
-        if begun and not checkpoints.exist(self.folder):
+        """Return the checkpoint to resume from, or None with a warning if the run has not written its first."""
+        at_start = len(self.metrics()) <= 1  # the first epoch is logged just before its checkpoint
+        if at_start and not checkpoints.exist(self.folder):
             warnings.warn(
-                f"{self.folder} holds no checkpoint yet: it starts from its beginning", stacklevel=2
+                f"{self.folder} holds no checkpoint yet; training starts from the beginning", stacklevel=2
             )
             return None
         return checkpoints.resume(self.folder)
@@ -117,15 +126,16 @@ class Run:
         write_atomically(self.folder / "model.safetensors", lambda path: save_model(final, path, settings))
 
     def model(self, which: Literal["last", "best"] = "last") -> Embedder:
-        """The conquered model after the last or at the best epoch, ready for inference."""
+        """Return the conquered model of the last or the best epoch, ready for inference."""
         if which == "last" and (self.folder / "model.safetensors").is_file():
             return load_model(self.folder)
-        state = self.load(which)
-        model = make_model(
-            self.config.model.backbone, self.config.model.dim, pooling=self.config.model.pooling
-        )
-        config = self.config
-        masks = Masks(config.model.dim, config.division.k_max, config.masks.kind, config.masks.conquer)
-        model.load_state_dict(state["model"])
-        masks.load_state_dict(checkpoints.masks_state(state))
-        return model.fold_(masks.conquer().detach()).eval()
+        return conquered_model(self.config, self.load(which))
+
+
+def conquered_model(config: Config, state: dict[str, Any]) -> Embedder:
+    """Build the conquered model from the contents of a checkpoint, of any format, ready for inference."""
+    model = make_model(config.model.backbone, config.model.dim, pooling=config.model.pooling)
+    masks = Masks(config.model.dim, config.division.k_max, config.masks.kind, config.masks.conquer)
+    model.load_state_dict(state["model"])
+    masks.load_state_dict(checkpoints.masks_state(state))
+    return model.fold_(masks.conquer().detach()).eval()

@@ -13,7 +13,7 @@ from divconq.accel.graphs import Captured, Fallback
 from divconq.data.batches.loading import index_device, read_ahead
 from divconq.data.batches.views import Views, see
 from divconq.data.dataset import ImageSet
-from divconq.distributed.collectives import gather, rank, shard
+from divconq.distributed import gather, is_first, shard
 from divconq.model import Embedder
 
 Layer: TypeAlias = Literal["embedding", "features"]
@@ -67,7 +67,7 @@ def embed(
     views = Views(images.pixels.aspect, size=size, resize=resize, side=images.pixels.size, device=device)
     reading = zip(order.to(device).split(batch), read_ahead(images.pixels, batches, device), strict=True)
     with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-        hidden = progress is None or rank() > 0
+        hidden = progress is None or not is_first()
         for index, pixels in tqdm(reading, progress, len(batches), disable=hidden, leave=False):
             f = forward(pixels, *views.of(index))
             f = model.head(f) if layer == "embedding" else f

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, Protocol
 
 from divconq.checks import did_you_mean
 from divconq.config import plain_settings
-from divconq.distributed.collectives import first_only, rank
+from divconq.distributed import first_only
 from divconq.io.atomic import write_atomically
 from divconq.runs.folder import Run
 
@@ -95,10 +95,7 @@ class Loggers:
 
     def __init__(self, names: Collection[str], run: Run) -> None:
         self.loggers: dict[str, Logger] = {}
-        for name in names if rank() == 0 else ():
-            self._try(name, self._open, name, run)
-        for record in run.metrics() if self.loggers else ():
-            self.log(record)
+        self._start(names, run)
 
     def __enter__(self) -> "Loggers":
         return self
@@ -114,6 +111,13 @@ class Loggers:
         """Give one epoch's record of ``metrics.jsonl`` to all of them."""
         for name, logger in list(self.loggers.items()):
             self._try(name, logger.log, record["epoch"], scalars(record))
+
+    @first_only
+    def _start(self, names: Collection[str], run: Run) -> None:
+        for name in names:
+            self._try(name, self._open, name, run)
+        for record in run.metrics() if self.loggers else ():
+            self.log(record)
 
     def _open(self, name: str, run: Run) -> None:
         self.loggers[name] = LOGGERS[name](run)

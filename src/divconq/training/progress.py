@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from divconq.distributed.collectives import rank
+from divconq.distributed import is_first
 
 
 class Progress:
@@ -28,7 +28,7 @@ class Progress:
             smoothing=0.05,
             file=sys.stderr,
             dynamic_ncols=True,
-            disable=None if rank() == 0 else True,
+            disable=None if is_first() else True,
         )
         self.figures: dict[str, str] = {}
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from divconq.accel.device import uses_bf16
 from divconq.config import Config
 from divconq.data.dataset import Dataset, ImageSet, count_matches, known_cameras
-from divconq.distributed.collectives import on_first
+from divconq.distributed import on_first
 from divconq.evaluation import evaluate, one_gallery_image, recall_at_1
 from divconq.model import Embedder
 from divconq.training.embedding import Forward, Layer, embed

@@ -16,7 +16,8 @@ from divconq.data.images.cache import cached
 from divconq.data.images.files import check_readable
 from divconq.data.images.placement import resident
 from divconq.data.images.workers import meanwhile
-from divconq.distributed.collectives import share_batchnorm, size
+from divconq.distributed import size
+from divconq.distributed.collectives import share_batchnorm
 from divconq.divide_and_conquer import DivideAndConquer
 from divconq.losses import make_loss
 from divconq.model import Embedder, import_file, make_model

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from divconq.accel.graphs import Captured, first_line, recovery, untuned
-from divconq.distributed.collectives import average_gradients, gather, own_randomness, size
+from divconq.distributed import average_gradients, gather, size
+from divconq.distributed.collectives import own_randomness
 from divconq.losses import MarginLoss, NPairsLoss
 from divconq.model import Embedder
 from divconq.objective import Objective

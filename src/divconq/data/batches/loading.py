@@ -11,7 +11,7 @@ from divconq.data.batches.sampler import EpochPlan
 from divconq.data.batches.transforms import augment
 from divconq.data.dataset import ImageSet, InMemory, Pixels
 from divconq.data.images.placement import Pinned
-from divconq.distributed.collectives import shard
+from divconq.distributed import shard
 
 
 def read_ahead(pixels: Pixels, batches: Iterable[Tensor], device: torch.device) -> Iterator[Tensor]:
