@@ -19,7 +19,7 @@ from divconq.bench.steps import embedding_rates, training_rates
 from divconq.bench.torchvision_loop import plain_rates
 from divconq.checks import did_you_mean
 from divconq.config import Config
-from divconq.data.batches.augmentation import augmentation
+from divconq.data.batches.augmentation import make_augmentation
 from divconq.experiments.results import code_version, hardware
 from divconq.model import make_model
 from divconq.training.datasets import open_data
@@ -232,9 +232,9 @@ def plain_loop(setup: Setup, config: Config, device: torch.device) -> dict[str, 
         return rate(
             plain_rates(
                 make_model(config.backbone, config.dim, dropout=config.dropout),
-                files_of(images.pixels),
+                files_of(images.store),
                 images.labels,
-                augmentation(config.augmentation, config.crop, config.crop_scale),
+                make_augmentation(config.augmentation, config.crop, config.crop_scale),
                 size=config.image_size,
                 resize=config.resize,
                 batch=config.batch,

@@ -11,11 +11,11 @@ from divconq.accel.folding import fold_batchnorm_
 from divconq.accel.graphs import load_compiler, start_compiler
 from divconq.config import Config
 from divconq.data import Dataset, ImageSet
-from divconq.data.batches.augmentation import Augmentation, augmentation
+from divconq.data.batches.augmentation import Augmentation, make_augmentation
 from divconq.data.images.cache import cached
 from divconq.data.images.files import check_readable
-from divconq.data.images.placement import resident
-from divconq.data.images.workers import meanwhile
+from divconq.data.images.placement import move_to_device
+from divconq.data.images.workers import background_work
 from divconq.distributed.collectives import share_batchnorm, size
 from divconq.losses import make_loss
 from divconq.masks import Masks
@@ -93,7 +93,7 @@ def prepare(config: Config) -> Job:
     _check_shares(config.batch, data, validation)
     compiles = _compiles(config, device)
     # One while the images to train on are decoded, one while those to test on are.
-    with meanwhile(*(start_compiler, load_compiler) if compiles else ()):
+    with background_work(*(start_compiler, load_compiler) if compiles else ()):
         data, validation = _read(config, data, validation, device)
     torch.manual_seed(config.seed)
     model = make_model(
@@ -144,7 +144,7 @@ def prepare(config: Config) -> Job:
         data.test,
         data.gallery,
         data.gallery_draws,
-        augmentation(config.augmentation, config.crop, config.crop_scale),
+        make_augmentation(config.augmentation, config.crop, config.crop_scale),
         model,
         masks,
         loss,
@@ -168,9 +168,7 @@ def _read(
         validation = validation and cached(validation)
     else:
         check_readable(
-            images.pixels
-            for images in (data.train, validation, data.test, data.gallery)
-            if images is not None
+            images.store for images in (data.train, validation, data.test, data.gallery) if images is not None
         )
     return _resident(data, validation, device)
 
@@ -196,7 +194,7 @@ def _resident(
 ) -> tuple[Dataset, ImageSet | None]:
     """The images in the memory of a GPU, as far as there is room: those to train on first."""
     sets = (data.train, validation, data.test, data.gallery)
-    moved = iter(resident([images for images in sets if images is not None], device))
+    moved = iter(move_to_device([images for images in sets if images is not None], device))
     train, validation, test, gallery = (images and next(moved) for images in sets)
     assert train is not None
     assert test is not None

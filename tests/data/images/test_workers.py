@@ -8,16 +8,16 @@ import pytest
 import torch
 
 from divconq.data.images import workers
-from divconq.data.images.workers import meanwhile, work_on
+from divconq.data.images.workers import background_work, parallel_map
 
 
 @pytest.fixture(autouse=True)
 def few_are_enough(monkeypatch):
-    monkeypatch.setattr(workers, "WORTH_PROCESSES", 4)
+    monkeypatch.setattr(workers, "MIN_FOR_PROCESSES", 4)
 
 
 def test_processes_give_the_results_in_order():
-    found = list(work_on(lambda i: (i * i, os.getpid()), range(50), 2))
+    found = list(parallel_map(lambda i: (i * i, os.getpid()), range(50), 2))
     assert [square for square, _ in found] == [i * i for i in range(50)]
     pids = {pid for _, pid in found}
     assert len(pids) == 2
@@ -26,20 +26,22 @@ def test_processes_give_the_results_in_order():
 
 @pytest.mark.parametrize(("items", "count"), [(3, 2), (50, 1)], ids=["few items", "one worker"])
 def test_threads_where_processes_are_not_worth_it(items, count):
-    assert set(work_on(lambda _: os.getpid(), range(items), count)) == {os.getpid()}
+    assert set(parallel_map(lambda _: os.getpid(), range(items), count)) == {os.getpid()}
 
 
 def test_threads_on_other_systems(monkeypatch):
     monkeypatch.setattr(workers.sys, "platform", "darwin")
     monkeypatch.setattr(workers, "AHEAD", 7)
-    assert list(work_on(lambda i: (i, os.getpid()), range(50), 2)) == [(i, os.getpid()) for i in range(50)]
+    assert list(parallel_map(lambda i: (i, os.getpid()), range(50), 2)) == [
+        (i, os.getpid()) for i in range(50)
+    ]
 
 
 def test_threads_in_a_process_that_may_not_have_others():
     fork = multiprocessing.get_context("fork")
     answers = fork.SimpleQueue()
     process = fork.Process(
-        target=lambda: answers.put(set(work_on(lambda _: os.getpid(), range(50), 2)) == {os.getpid()}),
+        target=lambda: answers.put(set(parallel_map(lambda _: os.getpid(), range(50), 2)) == {os.getpid()}),
         daemon=True,
     )
     process.start()
@@ -50,7 +52,7 @@ def test_threads_in_a_process_that_may_not_have_others():
 def test_no_random_number_is_drawn():
     torch.manual_seed(0)
     before = torch.get_rng_state()
-    list(work_on(str, range(50), 2))
+    list(parallel_map(str, range(50), 2))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -63,7 +65,7 @@ def full(i):
 def test_what_the_system_says_keeps_its_number():
     found = []
     with pytest.raises(OSError, match="No space left") as error:
-        found.extend(work_on(full, range(50), 2))
+        found.extend(parallel_map(full, range(50), 2))
     assert error.value.errno == errno.ENOSPC
 
 
@@ -75,12 +77,12 @@ def odd(i):
 
 def test_other_errors_come_through():
     with pytest.raises(ValueError, match="20 is odd"):
-        list(work_on(odd, range(50), 2))
+        list(parallel_map(odd, range(50), 2))
 
 
 def test_nobody_is_left_when_the_results_are_not_wanted_any_more():
     before = {*multiprocessing.active_children()}  # of other tests, about to end
-    results = work_on(str, range(500), 2)
+    results = parallel_map(str, range(500), 2)
     assert next(results) == "0"
     own = {*multiprocessing.active_children()} - before
     assert len(own) == 2
@@ -93,14 +95,14 @@ def test_nobody_is_left_when_the_results_are_not_wanted_any_more():
 
 def test_this_process_works_too_while_it_waits():
     done = []
-    with meanwhile(
+    with background_work(
         lambda: done.append(os.getpid()), lambda: done.append("second"), lambda: done.append("third")
     ):
-        list(work_on(str, range(50), 2))
+        list(parallel_map(str, range(50), 2))
         assert done == [os.getpid()]
-        list(work_on(str, range(50), 2))
-        list(work_on(str, range(3), 2))  # by threads, which would wait for it
-    list(work_on(str, range(50), 2))
+        list(parallel_map(str, range(50), 2))
+        list(parallel_map(str, range(3), 2))  # by threads, which would wait for it
+    list(parallel_map(str, range(50), 2))
     assert done == [os.getpid(), "second"]
 
 
@@ -111,8 +113,8 @@ def test_processes_are_forked_before_other_work_begins_and_results_do_not_wait_f
         begun.set()
         may_end.wait(60)
 
-    with meanwhile(work):
-        found = work_on(lambda _: begun.is_set(), range(50), 2)
+    with background_work(work):
+        found = parallel_map(lambda _: begun.is_set(), range(50), 2)
         first = next(found)
         assert begun.wait(60)
         may_end.set()
@@ -120,5 +122,5 @@ def test_processes_are_forked_before_other_work_begins_and_results_do_not_wait_f
 
 
 def test_other_work_that_fails_changes_nothing():
-    with meanwhile(lambda: 1 / 0):
-        assert list(work_on(abs, range(50), 2)) == list(range(50))
+    with background_work(lambda: 1 / 0):
+        assert list(parallel_map(abs, range(50), 2)) == list(range(50))

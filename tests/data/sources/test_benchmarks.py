@@ -227,10 +227,10 @@ def test_the_root_may_be_the_folder_that_holds_it(tmp_path, make, read, counts, 
     make(tmp_path / folder)
     data, same = read(tmp_path, size=8, counts=counts), read(tmp_path / folder, size=8, counts=counts)
     assert data.train.paths == same.train.paths
-    images = data.test.pixels.load(torch.arange(len(data.test)))
+    images = data.test.store.load(torch.arange(len(data.test)))
     assert images.shape == (len(data.test), 8, 8, 3)
     assert (images.float() - torch.tensor([200.0, 100.0, 50.0])).abs().max() < 5
-    assert data.test.pixels.aspect.tolist() == [1.5] * len(data.test)
+    assert data.test.store.aspect.tolist() == [1.5] * len(data.test)
 
 
 @pytest.mark.skipif(not (REAL / "CUB_200_2011").is_dir(), reason="the real CUB200-2011 is not here")
@@ -240,7 +240,7 @@ def test_the_real_cub():
     assert (len(data.train.names), len(data.test.names)) == (100, 100)
     assert (data.train.names[0], data.test.names[0]) == ("001.Black_footed_Albatross", "101.White_Pelican")
     assert data.train.labels.unique().tolist() == data.test.labels.unique().tolist() == list(range(100))
-    assert data.train.pixels.load(torch.tensor([0, 5_863])).float().std() > 10
+    assert data.train.store.load(torch.tensor([0, 5_863])).float().std() > 10
 
 
 # By name

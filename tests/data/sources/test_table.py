@@ -10,7 +10,7 @@ from PIL import Image, ImageOps
 
 from divconq.data import is_dataset, open_dataset
 from divconq.data.images.decoding import decode
-from divconq.data.sources.folder import folder
+from divconq.data.sources.folder import read_folder
 from divconq.data.sources.table import read_table
 
 
@@ -56,9 +56,9 @@ def test_train_and_test(tmp_path, suffix):
     assert (data.test.names, data.test.labels.tolist()) == (("a", "b", "e"), [1, 0, 2])
     assert (data.train.paths, data.test.paths) == (("0.jpg", "1.jpg", "3.jpg"), ("2.jpg", "4.jpg", "5.jpg"))
     assert data.train.factors == {}
-    images = data.test.pixels.load(torch.tensor([2, 0]))
+    images = data.test.store.load(torch.tensor([2, 0]))
     assert (images.float() - torch.tensor([200.0, 100.0, 50.0])).abs().max() < 5
-    assert data.test.pixels.aspect.tolist() == [1.5] * 3
+    assert data.test.store.aspect.tolist() == [1.5] * 3
 
 
 @both
@@ -89,7 +89,7 @@ def test_classes_are_split_as_those_of_a_folder(tmp_path, share, seed):
     paths = [f"{name}/{i}.jpg" for i in range(2) for name in names]
     table = write(tmp_path / "all.csv", {"path": paths, "label": names * 2})
     ours = read_table(table, size=8, test_classes=share, seed=seed)
-    theirs = folder(tmp_path, size=8, test_classes=share, seed=seed)
+    theirs = read_folder(tmp_path, size=8, test_classes=share, seed=seed)
     assert (ours.train.names, ours.test.names) == (theirs.train.names, theirs.test.names)
     assert sorted(ours.test.paths) == sorted(theirs.test.paths)
     assert all(
@@ -175,7 +175,7 @@ def test_boxes_crop(tmp_path, suffix):
     data = read_table(write(tmp_path / f"t{suffix}", table), size=4)
     for images, rows in ((data.train, (0, 2, 4)), (data.test, (1, 3, 5))):
         for image, row, aspect in zip(
-            images.pixels.load(torch.arange(3)), rows, images.pixels.aspect, strict=True
+            images.store.load(torch.arange(3)), rows, images.store.aspect, strict=True
         ):
             x1, y1, x2, y2 = (box[name][row] for name in ("x1", "y1", "x2", "y2"))
             assert aspect == pytest.approx((x2 - x1) / (y2 - y1))
