@@ -418,7 +418,7 @@ def test_the_same_on_cuda(crop):
         (lambda: make_augmentation("standard", "center"), "random, random_resized, central, got 'center'"),
         (
             lambda: make_augmentation("standard", crop_scale=(0.0, 1.0)),
-            r"0 < least <= most <= 1, got \(0.0, 1.0\)",
+            r"0 < least <= largest <= 1, got \(0.0, 1.0\)",
         ),
         (lambda: make_augmentation("none", "middle"), "got 'middle'"),
         (lambda: Augmentation(blur=2), "blur must be a probability from 0 to 1, got 2"),

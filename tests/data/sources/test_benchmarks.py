@@ -249,7 +249,7 @@ def test_the_real_cub():
 @pytest.mark.parametrize("name", READERS)
 def test_a_name_without_a_root_says_what_to_do(name):
     assert is_dataset(name)
-    with pytest.raises(ValueError, match=r"add --root DIR, .* official place to get it is https://"):
+    with pytest.raises(ValueError, match=r"add --root DIR, .* official source is https://"):
         open_dataset(name)
 
 
@@ -307,7 +307,7 @@ def test_wrong_counts_and_missing_images_are_told_at_once(tmp_path, make, read, 
     for file in images:
         file.unlink()
     wrong = {split: Count(count.classes + (split != "train"), 77) for split, count in counts.items()}
-    with pytest.raises(ValueError, match="whole") as error:
+    with pytest.raises(ValueError, match="complete") as error:
         read(tmp_path, counts=wrong)
     message = str(error.value)
     assert "train must have 77 images, got" in message
@@ -404,7 +404,7 @@ def test_damaged_inshop_lists(tmp_path):
     partition = make_inshop(tmp_path) / "Eval/list_eval_partition.txt"
     whole = partition.read_text()
     partition.write_text(whole.replace("query", "qurey"))
-    with pytest.raises(ValueError, match="must name train, query or gallery, got 'qurey' for img/WOMEN"):
+    with pytest.raises(ValueError, match="must say train, query or gallery, got 'qurey' for img/WOMEN"):
         read_inshop(tmp_path, counts=INSHOP_COUNTS)
     partition.write_text(whole.replace("img/MEN/Denim/id_00000003/", "img/"))
     with pytest.raises(ValueError, match=r"must be like img/WOMEN/.*got 'img/01_2_side.jpg'"):

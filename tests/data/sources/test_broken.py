@@ -483,8 +483,8 @@ TABLES = {
     "no label": (line(4, ",ant,", ",,"), "list.csv must have a label, got 1 without: row 3"),
     "no path": (line(4, "train/ant/2.jpg", " "), "list.csv must have a path, got 1 without: row 3"),
     "no split": (line(4, ",train,", ",,"), "list.csv must have a split, got 1 without: row 3"),
-    "missing file": (line(4, "2.jpg", "7.jpg"), "path of .*list.csv .*not there: .*train/ant/7.jpg"),
-    "folder": (line(4, "train/ant/2.jpg", "train/ant"), "path of .*list.csv .*not there: .*train/ant;"),
+    "missing file": (line(4, "2.jpg", "7.jpg"), "path of .*list.csv .*that are not: .*train/ant/7.jpg"),
+    "folder": (line(4, "train/ant/2.jpg", "train/ant"), "path of .*list.csv .*that are not: .*train/ant;"),
     "unknown split": (line(4, ",train,", ",trian,"), "split of .*list.csv .*got 'trian' in row 3"),
     "only train": (
         every(",test,", ",train,"),

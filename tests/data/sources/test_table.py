@@ -230,7 +230,7 @@ def test_boxes_outside_of_the_image_or_empty(tmp_path, box):
 
 def test_no_file(tmp_path):
     for name in ("t.csv", "t.parquet"):
-        with pytest.raises(ValueError, match=rf"there is no file .*{name}; check the spelling"):
+        with pytest.raises(ValueError, match=rf"the file .*{name} does not exist; check the spelling"):
             open_dataset(str(tmp_path / name))
 
 
@@ -287,7 +287,7 @@ def test_missing_images_are_listed(tmp_path):
         (tmp_path / f"{i}.jpg").unlink()
     with pytest.raises(
         ValueError,
-        match=r"got 4 of 6 that are not there: .*0.jpg, .*2.jpg, .*3.jpg and 1 more; paths are relative",
+        match=r"got 4 of 6 that are not: .*0.jpg, .*2.jpg, .*3.jpg and 1 more; paths are relative",
     ):
         read_table(table)
 
@@ -327,9 +327,7 @@ def test_columns_named_twice(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    message = (
-        r"every column of .*t\.(csv|parquet) must have a name of its own, got label more than once; rename"
-    )
+    message = r"every column of .*t\.(csv|parquet) must have its own name, got label more than once; rename"
     parquet.write_table(
         pyarrow.table([["0.jpg"], ["a"], ["b"]], names=["path", "label", "label"]), tmp_path / "t.parquet"
     )

@@ -35,7 +35,7 @@ def read_table(
     missing = missing_files(files, workers)
     if missing:
         raise ValueError(
-            f"every path of {path} must be an image file, got {len(missing)} of {len(files)} that do not exist: "
+            f"every path of {path} must be an image file, got {len(missing)} of {len(files)} that are not: "
             f"{first_three(missing)}; paths are relative to the folder of the table"
         )
     splits = _splits(path, table, test_classes, seed)
