@@ -21,7 +21,7 @@ from divconq.data.batches.views import stored_side
 from divconq.data.dataset import ImageSet
 from divconq.data.images.cache import cached
 from divconq.data.images.decoding import decode
-from divconq.data.images.files import Decoded
+from divconq.data.images.files import ImageFiles
 from divconq.data.sources.folder import SUFFIXES
 
 
@@ -52,7 +52,7 @@ def some_images(folder: Path, count: int) -> list[Path]:
 
 def measure(files: list[Path], given: argparse.Namespace) -> dict[str, float]:
     """Median seconds of each way."""
-    pixels = Decoded(tuple(files), torch.ones(len(files)), given.size, given.workers)
+    pixels = ImageFiles(tuple(files), torch.ones(len(files)), given.size, given.workers)
     images = ImageSet(pixels, torch.zeros(len(files), dtype=torch.int64), ("any",), tuple(map(str, files)))
     drawn = torch.randint(
         len(files), (given.batches, given.batch), generator=torch.Generator().manual_seed(0)
@@ -69,7 +69,7 @@ def measure(files: list[Path], given: argparse.Namespace) -> dict[str, float]:
         clock("threads", lambda: [pixels.load(part) for part in torch.arange(len(files)).split(256)])
         clock("build", lambda: cached(images, folder))
         clock("open", lambda: cached(images, folder))
-        store = cached(images, folder).pixels
+        store = cached(images, folder).store
         clock("decode batches", lambda: [pixels.load(index) for index in drawn])
         clock("read batches", lambda: [store.load(index) for index in drawn])
 

@@ -64,7 +64,7 @@ def main() -> None:
     model = make_model(given.backbone, 1, pretrained=weights is None, weights=weights).to(device).eval()
     model = model.to(memory_format=torch.channels_last)
     test = open_dataset("cub", root=given.root, size=stored_side(RESIZE), workers=os.cpu_count()).test
-    files = list(test.pixels.files)
+    files = list(test.store.files)
     compared = torch.linspace(0, len(test) - 1, min(given.images, len(test))).long()
     if given.skip_recall:
         keep = torch.zeros(len(test), dtype=torch.bool)

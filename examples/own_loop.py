@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from divconq import DivideAndConquer, retrieval_scores
-from divconq.data.sources.demo import demo
+from divconq.data.sources.demo import demo_dataset
 from divconq.distributed import average_gradients, gather, is_first, process_group, shard
 from divconq.losses import TripletLoss
 from divconq.model import SmallNet
@@ -21,9 +21,9 @@ from divconq.model import SmallNet
 
 def main(epochs: int, lr: float) -> None:
     torch.manual_seed(0)
-    data = demo()
+    data = demo_dataset()
     images, test_images = (
-        split.pixels.load(torch.arange(len(split)))[:, 4:68, 4:68].permute(0, 3, 1, 2).float() / 255
+        split.store.load(torch.arange(len(split)))[:, 4:68, 4:68].permute(0, 3, 1, 2).float() / 255
         for split in (data.train, data.test)
     )
     labels = data.train.labels

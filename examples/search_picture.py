@@ -34,7 +34,7 @@ cell = side + 2 * gap
 sheet = Image.new("RGB", ((1 + arguments.neighbours) * cell + 2 * gap, len(drawn) * cell), "white")
 for row, (query, results) in enumerate(zip(drawn.tolist(), found.tolist(), strict=True)):
     for column, index in enumerate([query, *results]):
-        pixels = images.pixels.load(torch.tensor([index]))[0].numpy()
+        pixels = images.store.load(torch.tensor([index]))[0].numpy()
         picture = Image.fromarray(pixels).resize((side, side), Image.Resampling.LANCZOS)
         right = images.labels[index] == images.labels[query]
         border = "white" if column == 0 else "#2e9e5b" if right else "#d64541"

@@ -212,7 +212,7 @@ def test_collapse_is_warned_of(tiny, tmp_path, monkeypatch):
         ({"loss": "MultiSimilarity"}, "MultiSimilarityLoss"),
         ({"loss": "margin", "loss_args": {"aplha": 1}}, "alpha"),
         ({"backbone": "resnet_50"}, "unknown backbone"),
-        ({"data": "nowhere"}, "no dataset is called 'nowhere' and no folder is there"),
+        ({"data": "nowhere"}, "no dataset is called 'nowhere' and no folder of that name exists"),
         ({"division": "labels"}, "needs super-categories"),
         ({"ks": (1, 64)}, "Recall@64 needs 64 images to find, and a test query can find 47; add test images"),
         (

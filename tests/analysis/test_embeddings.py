@@ -61,9 +61,9 @@ def test_they_are_the_unit_vectors_of_f_without_masks(run):
     assert list(found) == ["train", "test"]
     assert len(found["train"]) == 12, "one of four training classes was held out"
     for split, some in images.items():
-        pixels = some.pixels.load(torch.arange(len(some)))
+        pixels = some.store.load(torch.arange(len(some)))
         with torch.no_grad():
-            f = model(see_test_view(pixels, some.pixels.aspect, config.data.image_size, config.data.resize))
+            f = model(see_test_view(pixels, some.store.aspect, config.data.image_size, config.data.resize))
         assert found[split].dtype == torch.float32
         torch.testing.assert_close(found[split], F.normalize(f), atol=1e-5, rtol=0)
 
@@ -111,7 +111,7 @@ def test_other_split_is_noticed(run, passes):
 
 def test_a_changed_image_is_noticed(run, passes):
     made(run)
-    image = images_of(run.config)["test"].pixels.files[3]
+    image = images_of(run.config)["test"].store.files[3]
     state = image.stat()
     os.utime(image, ns=(state.st_atime_ns, state.st_mtime_ns + 10**9))
     made(run)
@@ -124,7 +124,7 @@ def test_images_in_memory_are_told_by_their_pixels(run):
     assert key == identity(run.config, snapshot, {"test": made_images([0, 1, 1])})
     chosen = subset(images, torch.tensor([True, True, True]))
     assert key == identity(run.config, snapshot, {"test": chosen})
-    images.pixels.images[2, 0, 0, 0] = 1
+    images.store.images[2, 0, 0, 0] = 1
     assert key != identity(run.config, snapshot, {"test": images})
 
 

@@ -42,12 +42,12 @@ def test_exactly_the_named_images_are_read_and_each_once():
     more = (Shown("train", 5, "a", ""), Shown("test", 7, "a", "", cluster=1))
     made = pictures(findings(*shown, more=more), {"train": train, "test": test, "gallery": gallery})
     assert set(made) == {("train", 5), ("test", 7), ("test", 199), *(("test", i) for i in range(20, 100))}
-    assert sorted(test.pixels.loaded) == [7, *range(20, 100), 199]
-    assert train.pixels.loaded == [5]
-    assert gallery.pixels.loaded == []
+    assert sorted(test.store.loaded) == [7, *range(20, 100), 199]
+    assert train.store.loaded == [5]
+    assert gallery.store.loaded == []
     for (split, index), jpeg in made.items():
         image = Image.open(io.BytesIO(jpeg))
-        aspect = float({"train": train, "test": test}[split].pixels.aspect[index])
+        aspect = float({"train": train, "test": test}[split].store.aspect[index])
         assert image.format == "JPEG"
         assert max(image.size) == 112
         assert image.width / image.height == pytest.approx(aspect, rel=0.02)

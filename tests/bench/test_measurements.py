@@ -100,11 +100,11 @@ def test_the_beetles_become_jpeg_files_of_whole_size(monkeypatch):
     with image_files("demo", 70, workers=2) as folder:
         train = open_dataset(folder).train
         assert (len(train), len(train.names)) == (70, 3)
-        assert train.pixels.aspect[0] == pytest.approx(4 / 3)
-        assert len(files_of(first(train, 10).pixels)) == 10
+        assert train.store.aspect[0] == pytest.approx(4 / 3)
+        assert len(files_of(first(train, 10).store)) == 10
         again = first(open_dataset("demo").train, 70)
         assert train.labels.tolist() == again.labels.tolist()
-        file = train.pixels.files[0]
+        file = train.store.files[0]
         assert file.exists()
     assert not file.exists()
     monkeypatch.undo()

@@ -34,7 +34,7 @@ from divconq.bench.photos import files_of
 from divconq.cli import main as command_line
 from divconq.config import Config, from_yaml
 from divconq.data import ImageSet, InMemory, hold_out, open_dataset, subset
-from divconq.data.batches.augmentation import Augmentation, augmentation
+from divconq.data.batches.augmentation import Augmentation, make_augmentation
 from divconq.data.batches.sampler import plan_epoch
 from divconq.data.batches.views import check_crop
 from divconq.data.dataset import Dataset
@@ -42,7 +42,7 @@ from divconq.data.images.cache import cached
 from divconq.data.images.files import check_readable
 from divconq.data.sources.cars import read_cars
 from divconq.data.sources.cub import read_cub
-from divconq.data.sources.folder import draw_test_classes, flat_folder, folder
+from divconq.data.sources.folder import draw_test_classes, flat_folder, read_folder
 from divconq.data.sources.inshop import read_inshop
 from divconq.data.sources.official_layout import Count
 from divconq.data.sources.table import read_table
@@ -520,7 +520,7 @@ def cut_png() -> bytes:
 def vanished() -> None:
     images = flat_folder(photos("ant", images=2), size=8, workers=1)
     Path("photos/ant/1.png").unlink()
-    check_readable([images.pixels])
+    check_readable([images.store])
 
 
 def replaced(content: bytes) -> None:
@@ -528,7 +528,7 @@ def replaced(content: bytes) -> None:
     images = flat_folder(photos("ant", images=2), size=8, workers=1)
     write("photos/ant/1.png", content)
     with patch("PIL.Image.MAX_IMAGE_PIXELS", None):
-        images.pixels.load(torch.tensor([1]))
+        images.store.load(torch.tensor([1]))
 
 
 def unbuildable() -> None:
@@ -636,7 +636,7 @@ COMMANDS = (
     Refusal(
         "`bench --json` into a folder that is not there", lambda: main("bench", "--json", "results/b.json")
     ),
-    Refusal("`bench` of files with images in memory", lambda: files_of(in_memory([0]).pixels)),
+    Refusal("`bench` of files with images in memory", lambda: files_of(in_memory([0]).store)),
 )
 
 SETTINGS = (
@@ -674,7 +674,7 @@ SETTINGS = (
     ),
     Refusal("the same, of a view", lambda: check_crop(224, 200)),
     Refusal("Recall@0", lambda: Config.of(ks=(0, 1))),
-    Refusal("an augmentation that does not exist", lambda: augmentation("geom+colour")),
+    Refusal("an augmentation that does not exist", lambda: make_augmentation("geom+colour")),
     Refusal("a probability above 1", lambda: Augmentation(flip=2.0), "use for example 0.5"),
     Refusal("a crop that does not exist", lambda: Augmentation(crop="centre"), "use one of them"),
     Refusal("a crop larger than the image", lambda: Augmentation(crop_scale=(0.5, 2.0))),
@@ -698,14 +698,15 @@ SETTINGS = (
 OWN_DATA = (
     Refusal("no data", lambda: open_dataset("")),
     Refusal("a dataset that does not exist", lambda: open_dataset("cubs")),
-    Refusal("a folder that is not there", lambda: folder("photos")),
-    Refusal("photos that are not in class folders", lambda: (photo("photos/1.jpg"), folder("photos"))),
+    Refusal("a folder that is not there", lambda: read_folder("photos")),
+    Refusal("photos that are not in class folders", lambda: (photo("photos/1.jpg"), read_folder("photos"))),
     Refusal(
-        "class folders without images", lambda: (Path("photos/ant").mkdir(parents=True), folder("photos"))
+        "class folders without images",
+        lambda: (Path("photos/ant").mkdir(parents=True), read_folder("photos")),
     ),
-    Refusal("fewer than four classes, and no split", lambda: folder(photos("ant bee cat"))),
-    Refusal("`train/` without `test/`", lambda: folder(photos("train/ant train/bee"))),
-    Refusal("`train/` of one class", lambda: folder(photos("train/ant test/cat"))),
+    Refusal("fewer than four classes, and no split", lambda: read_folder(photos("ant bee cat"))),
+    Refusal("`train/` without `test/`", lambda: read_folder(photos("train/ant train/bee"))),
+    Refusal("`train/` of one class", lambda: read_folder(photos("train/ant test/cat"))),
     Refusal("no image at all, for `embed`", lambda: (Path("photos").mkdir(), flat_folder("photos"))),
     Refusal("a share of test classes out of range", lambda: draw_test_classes("abcd", 1.5, seed=0)),
     Refusal("a table that is not there", lambda: read_table(Path("list.csv"))),

@@ -31,7 +31,7 @@ def test_every_image_by_itself(model, layer):
     images, mask = images_of(7), torch.rand(8 if layer == "embedding" else 160, generator=seeded(2))
     x = embed(model, images, mask, layer=layer, batch=3, **SIZES)
     for i in range(7):
-        pixels, aspect = images.pixels.load(torch.tensor([i])), images.pixels.aspect[[i]]
+        pixels, aspect = images.store.load(torch.tensor([i])), images.store.aspect[[i]]
         with torch.no_grad():
             f = model.eval().features(view(pixels, aspect, **SIZES))
             f = f if layer == "features" else model.head(f)

@@ -15,9 +15,10 @@ from divconq.accel.device import threads
 from divconq.analysis.findings import Split
 from divconq.analysis.runs import RunRecord, Snapshot
 from divconq.config import Config
-from divconq.data.dataset import Chosen, ImageSet, InMemory
-from divconq.data.images.files import Decoded
-from divconq.data.images.fingerprints import for_each, stamp
+from divconq.data.dataset import ImageSet, InMemory, Subset
+from divconq.data.images.files import ImageFiles
+from divconq.data.images.fingerprints import fingerprint
+from divconq.data.images.workers import map_in_threads
 from divconq.division.lloyd import check_points
 from divconq.io.atomic import write_atomically
 from divconq.training.scoring import embed_images
@@ -75,17 +76,17 @@ def identity(config: Config, snapshot: Snapshot, images: Mapping[Split, ImageSet
 
 
 def _contents(images: ImageSet, workers: int) -> bytes:
-    """What tells that images have changed: the stamps of their files, or their pixels."""
-    store, rows = images.pixels, torch.arange(len(images))
-    while isinstance(store, Chosen):
+    """What tells that images have changed: the fingerprints of their files, or their pixels."""
+    store, rows = images.store, torch.arange(len(images))
+    while isinstance(store, Subset):
         rows, store = store.index[rows], store.source
     if isinstance(store, InMemory):
         return hashlib.sha256(_bytes(store.images[rows])).digest()
-    if isinstance(store, Decoded):
+    if isinstance(store, ImageFiles):
         files, boxes = store.files, store.boxes
         read = [(files[row], None if boxes is None else tuple(boxes[row].tolist())) for row in rows.tolist()]
-        return "".join(for_each(lambda one: stamp(*one), read, workers)).encode()
-    return images.pixels.aspect.cpu().numpy().tobytes()
+        return "".join(map_in_threads(lambda one: fingerprint(*one), read, workers)).encode()
+    return images.store.aspect.cpu().numpy().tobytes()
 
 
 def _read(file: Path, key: str) -> dict[str, Tensor] | None:

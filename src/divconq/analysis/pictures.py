@@ -30,7 +30,7 @@ def pictures(
     for split, indices in wanted.items():
         if split not in images:
             continue
-        pixels, aspect = images[split].pixels, images[split].pixels.aspect.cpu()
+        pixels, aspect = images[split].store, images[split].store.aspect.cpu()
         for some in torch.tensor(sorted(indices)).split(BATCH):
             loaded = pixels.load(some).cpu().numpy()
             for index, square in zip(some.tolist(), loaded, strict=True):

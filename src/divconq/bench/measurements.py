@@ -19,7 +19,7 @@ from divconq.bench.steps import embedding_rates, training_rates
 from divconq.bench.torchvision_loop import plain_rates
 from divconq.checks import did_you_mean
 from divconq.config import Config
-from divconq.data.batches.augmentation import augmentation
+from divconq.data.batches.augmentation import make_augmentation
 from divconq.experiments.results import code_version, hardware
 from divconq.model import make_model
 from divconq.training.datasets import open_data
@@ -232,9 +232,9 @@ def plain_loop(setup: Setup, config: Config, device: torch.device) -> dict[str, 
         return rate(
             plain_rates(
                 make_model(config.model.backbone, config.model.dim, dropout=config.model.dropout),
-                files_of(images.pixels),
+                files_of(images.store),
                 images.labels,
-                augmentation(config.data.augmentation, config.data.crop, config.data.crop_scale),
+                make_augmentation(config.data.augmentation, config.data.crop, config.data.crop_scale),
                 size=config.data.image_size,
                 resize=config.data.resize,
                 batch=config.optimisation.batch,

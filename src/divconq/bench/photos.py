@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from divconq.data import Dataset, ImageSet, InMemory, Pixels, open_dataset, subset
-from divconq.data.dataset import Chosen
-from divconq.data.images.files import Decoded
+from divconq.data import Dataset, ImageSet, ImageStore, InMemory, open_dataset, subset
+from divconq.data.dataset import Subset
+from divconq.data.images.files import ImageFiles
 
 WIDTH, HEIGHT = 500, 375  # of the JPEG files, as most of CUB's
 
@@ -45,7 +45,7 @@ def write_photos(folder: Path, data: Dataset, images: int | None, workers: int) 
     def write(target: Path, images: ImageSet, i: int) -> None:
         file = target / f"{int(images.labels[i]):03d}" / f"{i:05d}.jpg"
         file.parent.mkdir(parents=True, exist_ok=True)
-        pixels = images.pixels.load(torch.tensor([i]))[0].numpy()
+        pixels = images.store.load(torch.tensor([i]))[0].numpy()
         Image.fromarray(pixels).resize((WIDTH, HEIGHT)).save(file, quality=90)
 
     test = subset(data.test, data.test.labels < 2)
@@ -68,19 +68,19 @@ def in_memory(images: ImageSet, count: int | None) -> ImageSet:
     if count is None or count >= len(images):
         return images
     index = torch.arange(count)
-    held = InMemory(images.pixels.load(index), images.pixels.aspect[index])
-    return replace(first(images, count), pixels=held)
+    held = InMemory(images.store.load(index), images.store.aspect[index])
+    return replace(first(images, count), store=held)
 
 
-def files_of(pixels: Pixels) -> tuple[Path, ...]:
+def files_of(pixels: ImageStore) -> tuple[Path, ...]:
     """The files that images are decoded from.
 
-    >>> files_of(Decoded((Path("1.jpg"),), torch.ones(1), size=8, workers=1))
+    >>> files_of(ImageFiles((Path("1.jpg"),), torch.ones(1), size=8, workers=1))
     (PosixPath('1.jpg'),)
     """
-    if isinstance(pixels, Chosen):
+    if isinstance(pixels, Subset):
         files = files_of(pixels.source)
         return tuple(files[i] for i in pixels.index.tolist())
-    if not isinstance(pixels, Decoded):
+    if not isinstance(pixels, ImageFiles):
         raise ValueError("the plain loop decodes image files, and this dataset has none; use --data FOLDER")
     return pixels.files

@@ -99,12 +99,12 @@ def data_command(argv: list[str]) -> None:
     parsed = tyro.cli(DataCheckArguments, args=argv[1:], prog="divconq data check")
     from divconq.accel.device import threads
     from divconq.data import open_dataset
-    from divconq.data.check import check_dataset, text
+    from divconq.data.check import check_dataset
 
     workers = threads(parsed.workers)
     dataset = open_dataset(parsed.data, root=parsed.root, workers=workers, keep_broken=True)
     report = check_dataset(dataset, workers=workers)
-    print(report.to_json() if parsed.json else text(report))
+    print(report.to_json() if parsed.json else report.to_text())
     if report.problems:
         raise SystemExit(1)
 

@@ -1,4 +1,4 @@
-"""What a dataset is: labelled images of which some are to train on and others to search."""
+"""Labelled images, split into a training set and a test set."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,30 +10,27 @@ from torch import Tensor
 
 
 @runtime_checkable
-class Pixels(Protocol):
-    """Where images come from: each one squashed to a square of side ``size``.
-
-    ``aspect`` keeps the true width / height, so that crops can be drawn in the true geometry.
-    """
+class ImageStore(Protocol):
+    """A source of images. Each image is resized to a square, and ``aspect`` keeps its original shape."""
 
     @property
     def size(self) -> int:
-        """The side of the square."""
+        """Side of the square in pixels."""
         ...
 
     @property
     def aspect(self) -> Float[Tensor, " n"]:
-        """True width / height of every image."""
+        """Original width / height of each image."""
         ...
 
     def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
-        """The images at ``index``, in that order."""
+        """Return the images at ``index``, in that order."""
         ...
 
 
 @dataclass(frozen=True)
 class InMemory:
-    """Images that are already decoded: square as they are, or squashed if ``shape`` has their width / height.
+    """Images as one tensor. ``shape`` is the original width / height of each image; by default 1.
 
     >>> InMemory(torch.zeros(4, 8, 8, 3, dtype=torch.uint8)).load(torch.tensor([2, 0])).shape
     torch.Size([2, 8, 8, 3])
@@ -44,28 +41,50 @@ class InMemory:
 
     @property
     def size(self) -> int:
-        """The side of the square."""
+        """Side of the square in pixels."""
         return self.images.shape[1]
 
     @property
     def aspect(self) -> Float[Tensor, " n"]:
-        """True width / height of every image."""
+        """Original width / height of each image."""
         return torch.ones(len(self.images)) if self.shape is None else self.shape
 
     def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
-        """The images at ``index``, in that order."""
+        """Return the images at ``index``, in that order."""
         return self.images[index]
 
 
 @dataclass(frozen=True)
-class ImageSet:
-    """Images with a class each: labels are 0 .. C-1, ``names[label]`` says what they mean.
+class Subset:
+    """The images at ``index`` of another store."""
 
-    ``groups`` are super-categories (for the division ``labels``), ``factors`` anything else that is known
-    of each image, such as the generative factors of the built-in dataset, or its ``camera``.
+    source: ImageStore
+    index: Int64[Tensor, " n"]
+
+    @property
+    def size(self) -> int:
+        """Side of the square in pixels."""
+        return self.source.size
+
+    @property
+    def aspect(self) -> Float[Tensor, " n"]:
+        """Original width / height of each image."""
+        return self.source.aspect[self.index]
+
+    def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
+        """Return the images at ``index`` of the subset, in that order."""
+        return self.source.load(self.index[index])
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images with class labels from 0 to C-1; ``names[label]`` is the name of a class.
+
+    ``groups`` holds the super-category of each image (for the division ``labels``). ``factors`` holds further
+    values per image, such as its ``camera`` or the generative factors of the demo dataset.
     """
 
-    pixels: Pixels
+    store: ImageStore
     labels: Int64[Tensor, " n"]
     names: tuple[str, ...]
     paths: tuple[str, ...]
@@ -88,9 +107,9 @@ class ImageSet:
 
 @dataclass(frozen=True)
 class Dataset:
-    """What to train on and what to search; without a gallery the test images search each other.
+    """A training set and a test set. Without a gallery, each test image searches the other test images.
 
-    ``gallery_draws`` is how many random galleries of one test image per class are searched besides.
+    ``gallery_draws`` is the number of random galleries, with one test image per class, to evaluate in addition.
     """
 
     name: str
@@ -100,33 +119,11 @@ class Dataset:
     gallery_draws: int = 0
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """Some of the images of another store."""
-
-    source: Pixels
-    index: Int64[Tensor, " n"]
-
-    @property
-    def size(self) -> int:
-        """The side of the square."""
-        return self.source.size
-
-    @property
-    def aspect(self) -> Float[Tensor, " n"]:
-        """True width / height of each chosen image."""
-        return self.source.aspect[self.index]
-
-    def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
-        """The images at ``index`` among the chosen."""
-        return self.source.load(self.index[index])
-
-
 def subset(images: ImageSet, keep: Bool[Tensor, " n"]) -> ImageSet:
-    """Only the images to ``keep``, their classes numbered anew from 0.
+    """Return the images where ``keep`` is true, with labels renumbered from 0.
 
-    >>> pixels = InMemory(torch.zeros(3, 8, 8, 3, dtype=torch.uint8))
-    >>> three = ImageSet(pixels, torch.tensor([0, 1, 2]), ("a", "b", "c"), ("1", "2", "3"))
+    >>> store = InMemory(torch.zeros(3, 8, 8, 3, dtype=torch.uint8))
+    >>> three = ImageSet(store, torch.tensor([0, 1, 2]), ("a", "b", "c"), ("1", "2", "3"))
     >>> subset(three, three.labels != 1).names
     ('a', 'c')
     """
@@ -135,7 +132,7 @@ def subset(images: ImageSet, keep: Bool[Tensor, " n"]) -> ImageSet:
         raise ValueError("no image is left; keep more classes")
     present, labels = images.labels[index].unique(return_inverse=True)
     return ImageSet(
-        Chosen(images.pixels, index),
+        Subset(images.store, index),
         labels,
         tuple(images.names[label] for label in present.tolist()),
         tuple(images.paths[position] for position in index.tolist()),
@@ -147,7 +144,7 @@ def subset(images: ImageSet, keep: Bool[Tensor, " n"]) -> ImageSet:
 def known_cameras(
     test: ImageSet, gallery: ImageSet | None = None
 ) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " m"]] | None:
-    """The cameras of the test images and of those they search, if both are known."""
+    """Return the cameras of the test images and of the searched images, or None if either is unknown."""
     searched = test if gallery is None else gallery
     if "camera" not in test.factors or "camera" not in searched.factors:
         return None
@@ -157,13 +154,13 @@ def known_cameras(
 def count_matches(
     test: ImageSet, gallery: ImageSet | None = None, *, same_camera: Literal["drop", "keep"] = "drop"
 ) -> Int64[Tensor, " n"]:
-    """How many images of its class each test image has to find, in the gallery or among the others.
+    """Count the correct results for each test image: images of its class in the gallery or the test set.
 
-    Where cameras are known, those by its own camera do not count, unless they are to ``keep``.
+    If cameras are known, images by the camera of the test image do not count, unless ``same_camera`` is "keep".
 
-    >>> pixels = InMemory(torch.zeros(3, 8, 8, 3, dtype=torch.uint8))
+    >>> store = InMemory(torch.zeros(3, 8, 8, 3, dtype=torch.uint8))
     >>> factors = {"camera": torch.tensor([5, 5, 6])}
-    >>> three = ImageSet(pixels, torch.tensor([0, 0, 0]), ("a",), ("1", "2", "3"), factors=factors)
+    >>> three = ImageSet(store, torch.tensor([0, 0, 0]), ("a",), ("1", "2", "3"), factors=factors)
     >>> count_matches(three).tolist(), count_matches(three, same_camera="keep").tolist()
     ([1, 1, 2], [2, 2, 2])
     """
@@ -175,6 +172,6 @@ def count_matches(
     camera = torch.cat(cameras).unique(return_inverse=True)[1]
     pairs = torch.cat([test.labels, searched.labels]) * len(camera) + camera
     number = pairs.unique(return_inverse=True)[1]
-    mine, theirs = number[: len(test)], number[len(test) :]
-    dropped: Tensor = theirs.bincount(minlength=len(number))[mine]
+    own, others = number[: len(test)], number[len(test) :]
+    dropped: Tensor = others.bincount(minlength=len(number))[own]
     return matches - dropped

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from divconq.accel.graphs import Captured, Fallback
 from divconq.data.batches.loading import index_device, read_ahead
-from divconq.data.batches.views import Views, see
+from divconq.data.batches.views import Views, apply_view
 from divconq.data.dataset import ImageSet
 from divconq.distributed import gather, is_first, shard
 from divconq.model import Embedder
@@ -24,7 +24,7 @@ def see_features(model: Embedder) -> Forward:
     """What is done to a batch of images and the matrices they are seen through, up to the model's head."""
 
     def forward(pixels: Tensor, across: Tensor, down: Tensor) -> Tensor:
-        return model.features(see(pixels, across, down))
+        return model.features(apply_view(pixels, across, down))
 
     return forward
 
@@ -63,9 +63,9 @@ def embed(
     own = order = torch.arange(len(images))[shard(len(images))]
     if fast is not None:
         order = own[torch.arange(-(-len(own) // batch) * batch) % len(own)]
-    batches, parts = order.to(index_device(images.pixels)).split(batch), []
-    views = Views(images.pixels.aspect, size=size, resize=resize, side=images.pixels.size, device=device)
-    reading = zip(order.to(device).split(batch), read_ahead(images.pixels, batches, device), strict=True)
+    batches, parts = order.to(index_device(images.store)).split(batch), []
+    views = Views(images.store.aspect, size=size, resize=resize, side=images.store.size, device=device)
+    reading = zip(order.to(device).split(batch), read_ahead(images.store, batches, device), strict=True)
     with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
         hidden = progress is None or not is_first()
         for index, pixels in tqdm(reading, progress, len(batches), disable=hidden, leave=False):

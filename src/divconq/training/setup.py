@@ -11,11 +11,11 @@ from divconq.accel.folding import fold_batchnorm_
 from divconq.accel.graphs import load_compiler, start_compiler
 from divconq.config import Config
 from divconq.data import Dataset, ImageSet
-from divconq.data.batches.augmentation import Augmentation, augmentation
+from divconq.data.batches.augmentation import Augmentation, make_augmentation
 from divconq.data.images.cache import cached
 from divconq.data.images.files import check_readable
-from divconq.data.images.placement import resident
-from divconq.data.images.workers import meanwhile
+from divconq.data.images.placement import move_to_device
+from divconq.data.images.workers import background_work
 from divconq.distributed import size
 from divconq.distributed.collectives import share_batchnorm
 from divconq.divide_and_conquer import DivideAndConquer
@@ -110,7 +110,7 @@ def prepare(config: Config) -> Job:
     _check_shares(config.optimisation.batch, data, validation)
     compiles = _compiles(config, device)
     # The compiler is started and loaded in the background while images are decoded.
-    with meanwhile(*(start_compiler, load_compiler) if compiles else ()):
+    with background_work(*(start_compiler, load_compiler) if compiles else ()):
         data, validation = _read(config, data, validation, device)
     torch.manual_seed(config.optimisation.seed)
     model = _network(config, device, compiles)
@@ -123,7 +123,7 @@ def prepare(config: Config) -> Job:
         data.test,
         data.gallery,
         data.gallery_draws,
-        augmentation(config.data.augmentation, config.data.crop, config.data.crop_scale),
+        make_augmentation(config.data.augmentation, config.data.crop, config.data.crop_scale),
         model,
         dc,
         optimizer,
@@ -215,9 +215,7 @@ def _read(
         validation = validation and cached(validation)
     else:
         check_readable(
-            images.pixels
-            for images in (data.train, validation, data.test, data.gallery)
-            if images is not None
+            images.store for images in (data.train, validation, data.test, data.gallery) if images is not None
         )
     return _resident(data, validation, device)
 
@@ -244,7 +242,7 @@ def _resident(
 ) -> tuple[Dataset, ImageSet | None]:
     """Move the images into the memory of a GPU as far as there is room, training images first."""
     sets = (data.train, validation, data.test, data.gallery)
-    moved = iter(resident([images for images in sets if images is not None], device))
+    moved = iter(move_to_device([images for images in sets if images is not None], device))
     train, validation, test, gallery = (images and next(moved) for images in sets)
     assert train is not None
     assert test is not None

@@ -4,14 +4,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from divconq.data.batches.augmentation import AUGMENTATIONS, augmentation, draw
+from divconq.data.batches.augmentation import AUGMENTATIONS, draw, make_augmentation
 from divconq.data.batches.loading import read_ahead, training_batches, work_ahead
 from divconq.data.batches.sampler import EpochPlan
 from divconq.data.batches.transforms import augment
 from divconq.data.dataset import ImageSet, InMemory, subset
 from divconq.data.images import placement as memory
 from divconq.data.images.cache import Cached
-from divconq.data.images.placement import Pinned, resident
+from divconq.data.images.placement import Pinned, move_to_device
 
 CPU = torch.device("cpu")
 SIDE, SIZE, RESIZE = 40, 24, 32
@@ -42,7 +42,7 @@ def plain_loop(images, plan, changes, seed):
     """The same, one batch after the other."""
     generator, batches = seeded(seed), []
     for cluster, index in plan:
-        pixels, aspect = images.pixels.load(index), images.pixels.aspect[index]
+        pixels, aspect = images.store.load(index), images.store.aspect[index]
         draws = draw(len(index), changes, generator=generator)
         batches.append((augment(pixels, aspect, draws, SIZE, RESIZE), images.labels[index], cluster))
     return batches
@@ -54,7 +54,7 @@ def plain_loop(images, plan, changes, seed):
 @pytest.mark.parametrize("name", AUGMENTATIONS)
 @pytest.mark.parametrize("as_map", [True, False])
 def test_batches_are_those_of_a_plain_loop(name, as_map):
-    images, plan, changes = images_of(as_map=as_map), plan_of(), augmentation(name, "random_resized")
+    images, plan, changes = images_of(as_map=as_map), plan_of(), make_augmentation(name, "random_resized")
     batches = list(training_batches(images, plan, changes, seed=5, device=CPU, **SIZES))
     expected = plain_loop(images, plan, changes, 5)
     assert len(batches) == len(expected) == 6
@@ -75,8 +75,8 @@ def test_batches_from_a_step_on_are_the_last_of_all_and_no_other_is_read(name, c
             read.append(index.tolist())
             return super().load(index)
 
-    images, plan, changes = images_of(as_map=False), plan_of(), augmentation(name, crop)
-    images = replace(images, pixels=Store(images.pixels.images, images.pixels.aspect))
+    images, plan, changes = images_of(as_map=False), plan_of(), make_augmentation(name, crop)
+    images = replace(images, store=Store(images.store.images, images.store.aspect))
     whole = list(training_batches(images, plan, changes, seed=5, device=CPU, **SIZES))
     for start in range(7):
         read.clear()
@@ -128,7 +128,7 @@ def test_another_view_takes_the_place_of_augment():
     )
     assert seen == 2 * [((8, SIDE, SIDE, 3), 8, SIZE, RESIZE)]
     for (x, _, _), index in zip(batches, plan.indices, strict=True):
-        assert torch.equal(x, images.pixels.load(index).float().mean(dim=(1, 2, 3)))
+        assert torch.equal(x, images.store.load(index).float().mean(dim=(1, 2, 3)))
 
 
 def test_the_next_batch_is_read_while_the_last_is_used():
@@ -148,7 +148,7 @@ def test_the_next_batch_is_read_while_the_last_is_used():
 
 
 def test_nothing_to_read():
-    assert list(read_ahead(images_of().pixels, [], CPU)) == []
+    assert list(read_ahead(images_of().store, [], CPU)) == []
 
 
 def test_an_image_that_cannot_be_read_is_told():
@@ -171,17 +171,17 @@ def stores(monkeypatch):
     for name, free in (("device", (10**12, 0)), ("pinned", (0, 10**12)), ("map", (0, 0))):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free[0], 10**12))
         monkeypatch.setattr(memory, "_free_memory", lambda free=free: free[1])
-        (found[name],) = resident([images], torch.device("cuda"))
-    assert found["device"].pixels.images.is_cuda
-    assert isinstance(found["pinned"].pixels, Pinned)
-    assert isinstance(found["map"].pixels, Cached)
+        (found[name],) = move_to_device([images], torch.device("cuda"))
+    assert found["device"].store.images.is_cuda
+    assert isinstance(found["pinned"].store, Pinned)
+    assert isinstance(found["map"].store, Cached)
     return found
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", AUGMENTATIONS)
 def test_batches_are_the_same_wherever_the_images_are(stores, name):
-    plan, changes = plan_of(), augmentation(name, "random_resized")
+    plan, changes = plan_of(), make_augmentation(name, "random_resized")
     expected = plain_loop(images_of(), plan, changes, 5)
     batches = {
         where: [
@@ -204,7 +204,7 @@ def test_batches_are_the_same_wherever_the_images_are(stores, name):
 @pytest.mark.gpu
 @pytest.mark.parametrize("where", ["device", "pinned", "map"])
 def test_a_slow_user_finds_every_batch_as_it_was_made(stores, where):
-    plan, changes = plan_of(steps=20, batch=16), augmentation("geom+color", "random_resized")
+    plan, changes = plan_of(steps=20, batch=16), make_augmentation("geom+color", "random_resized")
     device = torch.device("cuda")
     work = torch.rand(4096, 4096, device=device)
     sums, labels, clusters = [], [], []
@@ -217,7 +217,7 @@ def test_a_slow_user_finds_every_batch_as_it_was_made(stores, where):
     generator = seeded(5)
     for index, found in zip(plan.indices, sums, strict=True):
         draws = draw(len(index), changes, generator=generator).to(device)
-        pixels, aspect = images_of().pixels.load(index), images_of().pixels.aspect[index]
+        pixels, aspect = images_of().store.load(index), images_of().store.aspect[index]
         expected = augment(pixels.to(device), aspect.to(device), draws, SIZE, RESIZE)
         assert torch.allclose(found, expected.double().sum(dim=(1, 2, 3)), rtol=1e-6)
     assert torch.equal(torch.stack(labels).cpu(), stores[where].labels[plan.indices])
@@ -246,7 +246,7 @@ def test_work_ahead_waits_for_what_is_used():
 @pytest.mark.gpu
 @pytest.mark.parametrize("where", ["device", "pinned"])
 def test_no_waiting_inside_an_epoch(stores, where):
-    plan, changes = plan_of(steps=10), augmentation("color-heavy", "random_resized")
+    plan, changes = plan_of(steps=10), make_augmentation("color-heavy", "random_resized")
     batches = training_batches(stores[where], plan, changes, seed=5, device=torch.device("cuda"), **SIZES)
     next(batches)
     torch.cuda.set_sync_debug_mode("error")

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 import torchvision.transforms.functional as TF
 
 from divconq.data.batches import transforms
-from divconq.data.batches.augmentation import AUGMENTATIONS, Augmentation, Draws, augmentation, draw
+from divconq.data.batches.augmentation import AUGMENTATIONS, Augmentation, Draws, draw, make_augmentation
 from divconq.data.batches.transforms import augment
 
 
@@ -65,7 +65,7 @@ def test_random_crop_reaches_every_offset_and_no_other():
 def test_none_is_the_central_crop():
     images = noise(2, 32)
     for crop in ("random", "random_resized"):
-        draws = draw(2, augmentation("none", crop), generator=seeded())
+        draws = draw(2, make_augmentation("none", crop), generator=seeded())
         got = augment(images, torch.ones(2), draws, 20, 32)
         assert torch.equal(got, as_float(images)[:, :, 6:26, 6:26])
 
@@ -414,13 +414,13 @@ def test_the_same_on_cuda(crop):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: augmentation("geom+colour"), r"none, standard, geom, .* did you mean 'geom\+color'"),
-        (lambda: augmentation("standard", "center"), "random, random_resized, central, got 'center'"),
+        (lambda: make_augmentation("geom+colour"), r"none, standard, geom, .* did you mean 'geom\+color'"),
+        (lambda: make_augmentation("standard", "center"), "random, random_resized, central, got 'center'"),
         (
-            lambda: augmentation("standard", crop_scale=(0.0, 1.0)),
-            r"0 < least <= most <= 1, got \(0.0, 1.0\)",
+            lambda: make_augmentation("standard", crop_scale=(0.0, 1.0)),
+            r"0 < least <= largest <= 1, got \(0.0, 1.0\)",
         ),
-        (lambda: augmentation("none", "middle"), "got 'middle'"),
+        (lambda: make_augmentation("none", "middle"), "got 'middle'"),
         (lambda: Augmentation(blur=2), "blur must be a probability from 0 to 1, got 2"),
         (lambda: augment(noise(1, 32), torch.ones(1), still(), 24, 20), "at least the size of the crop, 24"),
     ],

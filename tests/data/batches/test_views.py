@@ -4,7 +4,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import CenterCrop, Compose, Resize, ToTensor
 
-from divconq.data.batches.views import LONGEST, Views, lanczos, see, shown_side, stored_side, true_size
+from divconq.data.batches.views import LONGEST, Views, apply_view, lanczos, shown_side, stored_side, true_size
 from divconq.data.batches.views import test_view as view
 from divconq.data.images.decoding import decode
 
@@ -99,7 +99,7 @@ def test_each_image_is_seen_through_its_own_matrices():
     images, aspect = noise(5, 20), torch.tensor([1.0, 1.5, 0.7, 1.5, 3.0])
     views = Views(aspect, size=12, resize=16, side=20, device=torch.device("cpu"))
     order = torch.tensor([3, 0, 4, 4, 2])
-    together = see(images[order], *views.of(order))
+    together = apply_view(images[order], *views.of(order))
     for i, row in enumerate(order.tolist()):
         alone = view(images[row : row + 1], aspect[row : row + 1], 12, 16)[0]
         torch.testing.assert_close(together[i], alone, atol=1e-6, rtol=0)

@@ -65,7 +65,7 @@ def opened(photos, **options):
 
 
 def everything(images):
-    return images.pixels.load(torch.arange(len(images)))
+    return images.store.load(torch.arange(len(images)))
 
 
 def kinds(folder):
@@ -81,10 +81,10 @@ FINISHED = [".json", ".lock", ".u8"]
 def test_same_as_decoding(photos, store, capsys):
     images = opened(photos)
     copy = cached(images, store)
-    assert isinstance(copy.pixels, Cached)
-    assert copy.pixels.size == 8
+    assert isinstance(copy.store, Cached)
+    assert copy.store.size == 8
     assert torch.equal(everything(copy), everything(images))
-    assert torch.equal(copy.pixels.aspect, images.pixels.aspect)
+    assert torch.equal(copy.store.aspect, images.store.aspect)
     assert torch.equal(copy.labels, images.labels)
     assert (copy.names, copy.paths) == (images.names, images.paths)
     assert kinds(store) == FINISHED
@@ -97,7 +97,7 @@ def test_one_file_of_squares_in_order(photos, store):
     cached(images, store)
     (file,) = store.glob("*.u8")
     squares = np.fromfile(file, dtype=np.uint8).reshape(10, 8, 8, 3)
-    for i, path in enumerate(images.pixels.files):
+    for i, path in enumerate(images.store.files):
         assert np.array_equal(squares[i], decoding.decode(path, 8))
 
 
@@ -106,7 +106,7 @@ def test_one_file_of_squares_in_order(photos, store):
 )
 def test_any_order_of_images(photos, store, index):
     images = opened(photos)
-    got = cached(images, store).pixels.load(torch.tensor(index, dtype=torch.int64))
+    got = cached(images, store).store.load(torch.tensor(index, dtype=torch.int64))
     expected = everything(images)
     assert len(got) == len(index)
     for row, i in enumerate(index):
@@ -114,7 +114,7 @@ def test_any_order_of_images(photos, store, index):
 
 
 def test_a_batch_is_a_copy(photos, store):
-    pixels = cached(opened(photos), store).pixels
+    pixels = cached(opened(photos), store).store
     for index in (torch.arange(4), torch.tensor([3, 1])):
         before = pixels.load(index)
         pixels.load(index).zero_()
@@ -122,7 +122,7 @@ def test_a_batch_is_a_copy(photos, store):
 
 
 def test_an_image_that_is_not_there(photos, store):
-    pixels = cached(opened(photos), store).pixels
+    pixels = cached(opened(photos), store).store
     for index in (torch.tensor([10]), torch.tensor([3, 12]), torch.tensor([8, 9, 10])):
         with pytest.raises(IndexError):
             pixels.load(index)
@@ -131,7 +131,7 @@ def test_an_image_that_is_not_there(photos, store):
 def test_images_in_memory_stay_as_they_are(store):
     pixels = InMemory(torch.zeros(1, 8, 8, 3, dtype=torch.uint8))
     images = ImageSet(pixels, torch.tensor([0]), ("a",), ("1",))
-    assert cached(images, store).pixels is images.pixels
+    assert cached(images, store).store is images.store
     assert not store.exists()
 
 
@@ -194,7 +194,7 @@ def test_another_side_is_another_file(photos, store, decoded):
 def test_another_box_is_another_image(photos, store):
     whole = opened(photos)
     box = torch.tensor([[1.0, 2.0, 6.0, 8.0]]).repeat(10, 1)
-    boxed = replace(whole, pixels=replace(whole.pixels, boxes=box))
+    boxed = replace(whole, store=replace(whole.store, boxes=box))
     assert not torch.equal(everything(cached(whole, store)), everything(cached(boxed, store)))
     assert torch.equal(everything(cached(boxed, store)), everything(boxed))
     box[4, 3] = 9.0
@@ -205,7 +205,7 @@ def test_another_box_is_another_image(photos, store):
 def test_the_order_of_the_files_matters(photos, store, decoded):
     images = opened(photos)
     cached(images, store)
-    backwards = replace(images, pixels=replace(images.pixels, files=images.pixels.files[::-1]))
+    backwards = replace(images, store=replace(images.store, files=images.store.files[::-1]))
     decoded.names.clear()
     assert torch.equal(everything(cached(backwards, store)), everything(images).flip(0))
     assert decoded.names == []  # copied from the first
@@ -238,7 +238,7 @@ def test_an_interrupted_build_continues(photos, store, decoded, capsys):
     assert sorted(decoded.names) == ["6.jpg", "7.png", "8.jpg", "9.png"]  # two chunks of three were done
     assert torch.equal(everything(copy), everything(images))
     assert kinds(store) == FINISHED
-    assert capsys.readouterr().err.startswith("decoding 10 images, of which 6 are there, once: 768 B")
+    assert capsys.readouterr().err.startswith("decoding 10 images (6 are already done), once: 768 B")
 
 
 @pytest.mark.usefixtures("chunks_of_three")
@@ -350,7 +350,7 @@ def test_a_disk_that_is_full_to_the_last_byte_leaves_nothing(photos, store, monk
         file.with_suffix(".done.new").write_bytes(content[:1])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(cache, "_write", write)
+    monkeypatch.setattr(cache, "_replace", write)
     with pytest.raises(ValueError, match="store was full"):
         cached(opened(photos), store)
     assert kinds(store) == [".lock"]
@@ -362,7 +362,7 @@ from pathlib import Path
 from divconq.data.images import cache, workers
 from divconq.data.sources.folder import flat_folder
 
-store, workers.WORTH_PROCESSES = Path(sys.argv[2]), 1
+store, workers.MIN_FOR_PROCESSES = Path(sys.argv[2]), 1
 photos = flat_folder(Path(sys.argv[1]), size=8, workers=int(sys.argv[3]))
 for most in (0, 5, 100, 1919):
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
@@ -379,7 +379,7 @@ def test_a_system_that_allows_no_more_bytes_leaves_nothing(photos, store, worker
     command = [sys.executable, "-c", LIMITED, str(photos), str(store), workers]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == 4 * [
-        f"['.lock'] {store} was full before the cache was complete, so what there was of it is removed; {cache.REMEDY}"
+        f"['.lock'] {store} was full before the cache was complete, so the partial cache is removed; {cache.REMEDY}"
     ]
     assert torch.equal(everything(cached(opened(photos), store)), everything(opened(photos)))
 
@@ -428,7 +428,7 @@ def test_a_folder_without_the_right_to_write(photos, store):
 
 @pytest.fixture
 def in_processes(monkeypatch):
-    monkeypatch.setattr(workers, "WORTH_PROCESSES", 1)
+    monkeypatch.setattr(workers, "MIN_FOR_PROCESSES", 1)
 
 
 @pytest.mark.usefixtures("in_processes", "chunks_of_three")
@@ -447,7 +447,7 @@ def test_what_processes_cannot_read_is_named_and_the_rest_is_kept(photos, store,
     ):
         cached(images, store)
     decoded.fail.clear()
-    workers.WORTH_PROCESSES = 100
+    workers.MIN_FOR_PROCESSES = 100
     assert torch.equal(everything(cached(images, store)), everything(images))
     assert decoded.names == ["3.png"]
 
@@ -458,7 +458,7 @@ from pathlib import Path
 from divconq.data.images import cache, workers
 from divconq.data.sources.folder import flat_folder
 
-real, cache.CHUNK, workers.WORTH_PROCESSES, workers.TOGETHER = cache.decode, 1, 1, 1
+real, cache.CHUNK, workers.MIN_FOR_PROCESSES, workers.CHUNK = cache.decode, 1, 1, 1
 
 def slow(*about):
     time.sleep(0.2)
@@ -606,7 +606,7 @@ def decode(file, *others):
     return real(file, *others)
 cache.decode = decode
 images = cache.cached(flat_folder(Path(sys.argv[1]), size=8, workers=1), Path(sys.argv[2]))
-print(len(images.pixels.images), "images")
+print(len(images.store.images), "images")
 """
 
 
@@ -653,4 +653,4 @@ def test_chosen_images_are_cached_with_the_rest(photos, store):
     images = opened(photos)
     some = cached(subset(images, torch.arange(10) % 3 == 0), store)
     assert torch.equal(everything(some), everything(images)[::3])
-    assert isinstance(some.pixels.source, Cached)
+    assert isinstance(some.store.source, Cached)

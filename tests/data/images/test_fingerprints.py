@@ -4,9 +4,10 @@ import pytest
 import torch
 from PIL import Image
 
-from divconq.data.images import files as files_room
-from divconq.data.images.files import broken_files_kept, upright_sizes
-from divconq.data.images.fingerprints import TOGETHER, cache_folder, for_each, stamp
+from divconq.data.images import sizes as sizes_module
+from divconq.data.images.fingerprints import cache_folder, fingerprint
+from divconq.data.images.sizes import keep_broken_files, upright_sizes
+from divconq.data.images.workers import THREAD_CHUNK, map_in_threads
 
 
 @pytest.fixture
@@ -22,9 +23,9 @@ def pictures(tmp_path, monkeypatch):
 @pytest.fixture
 def headers_read(monkeypatch):
     """How many files had their header read, call by call."""
-    read, counts = files_room._read_sizes, []
+    read, counts = sizes_module._read_sizes, []
     monkeypatch.setattr(
-        files_room, "_read_sizes", lambda files, workers: counts.append(len(files)) or read(files, workers)
+        sizes_module, "_read_sizes", lambda files, workers: counts.append(len(files)) or read(files, workers)
     )
     return counts
 
@@ -53,10 +54,10 @@ def test_a_changed_file_is_read_again(pictures, headers_read, change):
 
 
 @pytest.mark.parametrize("content", [b"", b"half of it", bytes(16 * 4)])
-def test_a_damaged_memory_is_passed_over(pictures, content):
+def test_a_damaged_cache_is_passed_over(pictures, content):
     upright_sizes(pictures, 2)
-    (memory,) = cache_folder().iterdir()
-    memory.write_bytes(content)
+    (cache,) = cache_folder().iterdir()
+    cache.write_bytes(content)
     assert upright_sizes(pictures, 2).tolist() == SIZES
     assert upright_sizes(pictures, 2).tolist() == SIZES
 
@@ -69,19 +70,23 @@ def test_without_a_place_to_remember_all_goes_on(pictures, tmp_path):
 def test_broken_files_are_not_remembered(pictures, headers_read):
     pictures[0].write_bytes(b"no image")
     for _ in range(2):
-        with broken_files_kept():
+        with keep_broken_files():
             assert upright_sizes(pictures, 2).shape == (3, 2)
         with pytest.raises(ValueError, match=r"0\.png"):
             upright_sizes(pictures, 2)
     assert headers_read == [3, 3, 3, 3]
 
 
-@pytest.mark.parametrize("n", [0, 1, TOGETHER, TOGETHER + 1, 3 * TOGETHER])
+@pytest.mark.parametrize("n", [0, 1, THREAD_CHUNK, THREAD_CHUNK + 1, 3 * THREAD_CHUNK])
 def test_every_item_is_done_in_order(n):
-    assert for_each(lambda i: i * i, range(n), 2) == [i * i for i in range(n)]
+    assert map_in_threads(lambda i: i * i, range(n), 2) == [i * i for i in range(n)]
 
 
-def test_stamps_differ_by_path_box_and_presence(pictures, tmp_path):
+def test_fingerprints_differ_by_path_box_and_presence(pictures, tmp_path):
     box = tuple(torch.tensor([0.0, 0.0, 2.0, 2.0]).tolist())
-    stamps = [*map(stamp, pictures), stamp(pictures[0], box), stamp(tmp_path / "not there.png")]
-    assert len(set(stamps)) == len(stamps)
+    fingerprints = [
+        *map(fingerprint, pictures),
+        fingerprint(pictures[0], box),
+        fingerprint(tmp_path / "not there.png"),
+    ]
+    assert len(set(fingerprints)) == len(fingerprints)

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 import torch
 
-from divconq.data.dataset import Chosen, ImageSet, InMemory, subset
+from divconq.data.dataset import ImageSet, InMemory, Subset, subset
 from divconq.data.images import placement as memory
 from divconq.data.images.cache import Cached
-from divconq.data.images.files import Decoded
-from divconq.data.images.placement import Pinned, resident
-from divconq.data.sources.demo import demo
+from divconq.data.images.files import ImageFiles
+from divconq.data.images.placement import Pinned, move_to_device
+from divconq.data.sources.demo import demo_dataset
 
 SIDE = 8
 BYTES = SIDE * SIDE * 3
@@ -53,14 +53,14 @@ def no_gpu_needed(monkeypatch):
 def where(images, was):
     if images is was:
         return "map"
-    return "pinned" if isinstance(images.pixels, Pinned) else "device"
+    return "pinned" if isinstance(images.store, Pinned) else "device"
 
 
 def assert_same(images, was):
     order = torch.randperm(len(was), generator=torch.Generator().manual_seed(1))
-    assert torch.equal(images.pixels.load(order).cpu(), was.pixels.load(order))
-    assert torch.equal(images.pixels.aspect, was.pixels.aspect)
-    assert images.pixels.size == was.pixels.size
+    assert torch.equal(images.store.load(order).cpu(), was.store.load(order))
+    assert torch.equal(images.store.aspect, was.store.aspect)
+    assert images.store.size == was.store.size
     assert images.labels is was.labels
     assert images.paths is was.paths
 
@@ -68,7 +68,7 @@ def assert_same(images, was):
 def test_on_the_cpu_there_is_nothing_to_do():
     sets = [cached_set(3), cached_set(4)]
     assert all(
-        after is before for after, before in zip(resident(sets, torch.device("cpu")), sets, strict=True)
+        after is before for after, before in zip(move_to_device(sets, torch.device("cpu")), sets, strict=True)
     )
 
 
@@ -117,7 +117,7 @@ def test_free_memory_is_none_where_the_system_does_not_say(monkeypatch):
 def test_the_first_sets_come_first(room, on_device, in_main_memory, expected):
     room(on_device, in_main_memory)
     sets = [cached_set(100, 1), cached_set(60, 2), cached_set(30, 3)]
-    moved = resident(sets, torch.device("cuda"))
+    moved = move_to_device(sets, torch.device("cuda"))
     assert [where(after, before) for after, before in zip(moved, sets, strict=True)] == expected
     for after, before in zip(moved, sets, strict=True):
         assert_same(after, before)
@@ -128,7 +128,7 @@ def test_share_is_that_of_the_free_memory(room):
     room(1000 * BYTES, 0)
     sets = [cached_set(100)]
     for share, expected in ((0.1, "device"), (0.0999, "map")):
-        (moved,) = resident(sets, torch.device("cuda"), share=share)
+        (moved,) = move_to_device(sets, torch.device("cuda"), share=share)
         assert where(moved, sets[0]) == expected
 
 
@@ -136,21 +136,21 @@ def test_share_is_that_of_the_free_memory(room):
 def test_chosen_images_alone_are_copied(room):
     everything = cached_set(100)
     chosen = subset(subset(everything, torch.arange(100) % 3 != 0), torch.arange(66) % 2 == 0)
-    assert isinstance(chosen.pixels, Chosen)
+    assert isinstance(chosen.store, Subset)
     room(2 * 33 * BYTES, 0)
-    (moved,) = resident([chosen], torch.device("cuda"))
-    assert isinstance(moved.pixels, InMemory)
-    assert len(moved.pixels.images) == 33
+    (moved,) = move_to_device([chosen], torch.device("cuda"))
+    assert isinstance(moved.store, InMemory)
+    assert len(moved.store.images) == 33
     assert_same(moved, chosen)
 
 
 @pytest.mark.usefixtures("no_gpu_needed")
 def test_images_in_memory_move_too_and_files_stay(room):
     room(PLENTY, PLENTY)
-    train = demo(seed=0).train
-    files = image_set(Decoded((Path("1.jpg"), Path("2.jpg")), torch.ones(2), SIDE, 1), 2)
+    train = demo_dataset(seed=0).train
+    files = image_set(ImageFiles((Path("1.jpg"), Path("2.jpg")), torch.ones(2), SIDE, 1), 2)
     some = subset(files, torch.tensor([True, False]))
-    moved = resident([train, files, some], torch.device("cuda"))
+    moved = move_to_device([train, files, some], torch.device("cuda"))
     assert where(moved[0], train) == "device"
     assert_same(moved[0], train)
     assert moved[1] is files
@@ -162,7 +162,7 @@ def test_more_images_than_are_copied_at_once(room, monkeypatch):
     monkeypatch.setattr(memory, "ROWS", 7)
     room(PLENTY, 0)
     images = cached_set(30)
-    (moved,) = resident([images], torch.device("cuda"))
+    (moved,) = move_to_device([images], torch.device("cuda"))
     assert_same(moved, images)
 
 
@@ -175,14 +175,14 @@ def test_where_there_is_room(room, free, expected, chosen):
     images = cached_set(50)
     images = subset(images, torch.arange(50) % 3 == 0) if chosen else images
     room(*free)
-    (moved,) = resident([images], torch.device("cuda"))
+    (moved,) = move_to_device([images], torch.device("cuda"))
     assert where(moved, images) == expected
     assert_same(moved, images)
-    assert not moved.pixels.aspect.is_cuda
+    assert not moved.store.aspect.is_cuda
     if expected != "map":
-        assert moved.pixels.images.is_cuda == (expected == "device")
-        assert moved.pixels.images.is_pinned() == (expected == "pinned")
-        assert moved.pixels.load(torch.tensor([7, 0])).is_cuda
+        assert moved.store.images.is_cuda == (expected == "device")
+        assert moved.store.images.is_pinned() == (expected == "pinned")
+        assert moved.store.load(torch.tensor([7, 0])).is_cuda
 
 
 @pytest.mark.gpu

@@ -227,10 +227,10 @@ def test_the_root_may_be_the_folder_that_holds_it(tmp_path, make, read, counts, 
     make(tmp_path / folder)
     data, same = read(tmp_path, size=8, counts=counts), read(tmp_path / folder, size=8, counts=counts)
     assert data.train.paths == same.train.paths
-    images = data.test.pixels.load(torch.arange(len(data.test)))
+    images = data.test.store.load(torch.arange(len(data.test)))
     assert images.shape == (len(data.test), 8, 8, 3)
     assert (images.float() - torch.tensor([200.0, 100.0, 50.0])).abs().max() < 5
-    assert data.test.pixels.aspect.tolist() == [1.5] * len(data.test)
+    assert data.test.store.aspect.tolist() == [1.5] * len(data.test)
 
 
 @pytest.mark.skipif(not (REAL / "CUB_200_2011").is_dir(), reason="the real CUB200-2011 is not here")
@@ -240,7 +240,7 @@ def test_the_real_cub():
     assert (len(data.train.names), len(data.test.names)) == (100, 100)
     assert (data.train.names[0], data.test.names[0]) == ("001.Black_footed_Albatross", "101.White_Pelican")
     assert data.train.labels.unique().tolist() == data.test.labels.unique().tolist() == list(range(100))
-    assert data.train.pixels.load(torch.tensor([0, 5_863])).float().std() > 10
+    assert data.train.store.load(torch.tensor([0, 5_863])).float().std() > 10
 
 
 # By name
@@ -249,7 +249,7 @@ def test_the_real_cub():
 @pytest.mark.parametrize("name", READERS)
 def test_a_name_without_a_root_says_what_to_do(name):
     assert is_dataset(name)
-    with pytest.raises(ValueError, match=r"add --root DIR, .* official place to get it is https://"):
+    with pytest.raises(ValueError, match=r"add --root DIR, .* official source is https://"):
         open_dataset(name)
 
 
@@ -307,7 +307,7 @@ def test_wrong_counts_and_missing_images_are_told_at_once(tmp_path, make, read, 
     for file in images:
         file.unlink()
     wrong = {split: Count(count.classes + (split != "train"), 77) for split, count in counts.items()}
-    with pytest.raises(ValueError, match="whole") as error:
+    with pytest.raises(ValueError, match="complete") as error:
         read(tmp_path, counts=wrong)
     message = str(error.value)
     assert "train must have 77 images, got" in message
@@ -404,7 +404,7 @@ def test_damaged_inshop_lists(tmp_path):
     partition = make_inshop(tmp_path) / "Eval/list_eval_partition.txt"
     whole = partition.read_text()
     partition.write_text(whole.replace("query", "qurey"))
-    with pytest.raises(ValueError, match="must name train, query or gallery, got 'qurey' for img/WOMEN"):
+    with pytest.raises(ValueError, match="must say train, query or gallery, got 'qurey' for img/WOMEN"):
         read_inshop(tmp_path, counts=INSHOP_COUNTS)
     partition.write_text(whole.replace("img/MEN/Denim/id_00000003/", "img/"))
     with pytest.raises(ValueError, match=r"must be like img/WOMEN/.*got 'img/01_2_side.jpg'"):

@@ -21,7 +21,7 @@ from divconq.cli import main
 from divconq.data import InMemory, hold_out, open_dataset, subset
 from divconq.data.images import decoding
 from divconq.data.images.decoding import decode
-from divconq.data.images.files import Decoded, check_readable
+from divconq.data.images.files import ImageFiles, check_readable
 from divconq.data.sources.registry import READERS
 
 TINY = ["--image-size", "16", "--resize", "20", "--backbone", "small", "--no-pretrained", "--dim", "8"]
@@ -288,7 +288,7 @@ def test_each_file_is_read_once_whatever_is_chosen(fine, monkeypatch):
     data = open_dataset(str(fine))
     ants, bees = (subset(data.train, data.train.labels == label) for label in (0, 1))
     one = subset(bees, torch.tensor([False, True, False]))
-    check_readable(images.pixels for images in (ants, one, data.test, data.train))
+    check_readable(images.store for images in (ants, one, data.test, data.train))
     assert sorted(read) == sorted(fine.rglob("*.jpg"))
     check_readable([InMemory(torch.zeros(2, 8, 8, 3, dtype=torch.uint8))])
     assert len(read) == 12
@@ -317,7 +317,7 @@ def test_the_first_three_unreadable_files_and_how_many(photos):
     with pytest.raises(
         ValueError, match=f"got 5 of 17 that are not: {names} and 2 more; remove them or save"
     ):
-        check_readable([data.train.pixels, data.test.pixels])
+        check_readable([data.train.store, data.test.store])
 
 
 FORMATS = {
@@ -347,7 +347,7 @@ def test_a_file_cut_anywhere_is_found_if_it_would_stop_a_run(tmp_path, kind):
     for missing in [*range(8), *range(8, len(content), len(content) // 25)]:
         file.write_bytes(content[: len(content) - missing])
         decodes = [readable(decode, file, 160), readable(decode, file, 160, (3, 5, 9, 20))]
-        found = not readable(check_readable, [Decoded((file,), torch.ones(1), size=160, workers=1)])
+        found = not readable(check_readable, [ImageFiles((file,), torch.ones(1), size=160, workers=1)])
         assert decodes == [not found] * 2, f"{missing} bytes less"
         missed += not found
     assert 1 <= missed <= 10, "the whole file, and those without only the mark of the end"
@@ -483,8 +483,8 @@ TABLES = {
     "no label": (line(4, ",ant,", ",,"), "list.csv must have a label, got 1 without: row 3"),
     "no path": (line(4, "train/ant/2.jpg", " "), "list.csv must have a path, got 1 without: row 3"),
     "no split": (line(4, ",train,", ",,"), "list.csv must have a split, got 1 without: row 3"),
-    "missing file": (line(4, "2.jpg", "7.jpg"), "path of .*list.csv .*not there: .*train/ant/7.jpg"),
-    "folder": (line(4, "train/ant/2.jpg", "train/ant"), "path of .*list.csv .*not there: .*train/ant;"),
+    "missing file": (line(4, "2.jpg", "7.jpg"), "path of .*list.csv .*that are not: .*train/ant/7.jpg"),
+    "folder": (line(4, "train/ant/2.jpg", "train/ant"), "path of .*list.csv .*that are not: .*train/ant;"),
     "unknown split": (line(4, ",train,", ",trian,"), "split of .*list.csv .*got 'trian' in row 3"),
     "only train": (
         every(",test,", ",train,"),

@@ -5,13 +5,13 @@ import torch
 from sklearn.metrics import normalized_mutual_info_score
 
 from divconq.data.sources import demo as module
-from divconq.data.sources.demo import CIRCUMSTANCES, FAMILIES, IMAGES, LIVERY, TRAITS, demo
+from divconq.data.sources.demo import CIRCUMSTANCES, FAMILIES, IMAGES, LIVERY, TRAITS, demo_dataset
 from divconq.data.sources.demo_rendering import Beetles, _Body
 
 
 @pytest.fixture(scope="module")
 def data():
-    return demo()
+    return demo_dataset()
 
 
 @pytest.fixture(params=["train", "test"])
@@ -37,8 +37,8 @@ def body(**changes):
 def test_counts_shapes_and_dtypes(data):
     assert (len(data.train), len(data.test), data.gallery) == (2400, 1200, None)
     for part, classes in ((data.train, 80), (data.test, 40)):
-        assert part.pixels.images.shape == (len(part), 72, 72, 3)
-        assert part.pixels.images.dtype == torch.uint8
+        assert part.store.images.shape == (len(part), 72, 72, 3)
+        assert part.store.images.dtype == torch.uint8
         assert part.labels.bincount().tolist() == [IMAGES] * classes
         assert len(part.names) == classes
         assert len(part.paths) == len(part)
@@ -69,20 +69,20 @@ def test_paths_name_split_species_and_number(data):
 def test_the_seed_alone_decides(monkeypatch):
     monkeypatch.setattr(module, "IMAGES", 2)
     state = torch.get_rng_state()
-    first, again, other = demo(0), demo(0), demo(1)
+    first, again, other = demo_dataset(0), demo_dataset(0), demo_dataset(1)
     assert torch.equal(torch.get_rng_state(), state)
     for split in ("train", "test"):
         one, two, three = (getattr(d, split) for d in (first, again, other))
-        assert torch.equal(one.pixels.images, two.pixels.images)
+        assert torch.equal(one.store.images, two.store.images)
         assert torch.equal(one.labels, two.labels)
         assert (one.names, one.paths) == (two.names, two.paths)
         assert all(torch.equal(one.factors[name], two.factors[name]) for name in one.factors)
-        assert not any(torch.equal(a, b) for a, b in zip(one.pixels.images, three.pixels.images, strict=True))
+        assert not any(torch.equal(a, b) for a, b in zip(one.store.images, three.store.images, strict=True))
         assert len(set(one.names) & set(three.names)) < 8
 
 
 def test_every_image_is_different(data):
-    pictures = torch.cat([data.train.pixels.images, data.test.pixels.images])
+    pictures = torch.cat([data.train.store.images, data.test.store.images])
     assert len({picture.numpy().tobytes() for picture in pictures}) == 3600
 
 

@@ -6,7 +6,7 @@ import torch
 from PIL import Image, ImageOps
 
 from divconq.data.images.decoding import decode
-from divconq.data.sources.folder import SUFFIXES, flat_folder, folder
+from divconq.data.sources.folder import SUFFIXES, flat_folder, read_folder
 
 
 def save(path, image=None, **options):
@@ -37,7 +37,7 @@ def test_classes_are_sorted_and_labelled(tmp_path):
     for name in ("zebra", "Ant", "bee 2", "cat"):
         for file in ("b.png", "a.jpg", "deeper/still/c.PNG"):
             save(tmp_path / name / file)
-    data = folder(tmp_path, size=8)
+    data = read_folder(tmp_path, size=8)
     assert data.name == tmp_path.name
     assert data.gallery is None
     for images in (data.train, data.test):
@@ -58,7 +58,7 @@ def test_what_is_no_image_is_passed_over(tmp_path):
     save(tmp_path / ".hidden" / "0.png")
     save(tmp_path / "a" / ".thumbs" / "0.png")
     (tmp_path / "b" / "._0.png").write_text("what macOS leaves behind")
-    data = folder(tmp_path, size=8)
+    data = read_folder(tmp_path, size=8)
     assert sorted(data.train.paths + data.test.paths) == [
         "a/0.png",
         "b/0.png",
@@ -71,14 +71,14 @@ def test_what_is_no_image_is_passed_over(tmp_path):
 @pytest.mark.parametrize(("share", "count"), [(0.5, 5), (0.3, 3), (0.01, 2), (0.99, 8)])
 def test_share_of_test_classes(tmp_path, share, count):
     names = [f"class {i}" for i in range(10)]
-    data = folder(classes_of(tmp_path, dict.fromkeys(names, 1)), size=8, test_classes=share)
+    data = read_folder(classes_of(tmp_path, dict.fromkeys(names, 1)), size=8, test_classes=share)
     assert len(data.test.names) == count
     assert sorted(data.train.names + data.test.names) == names
 
 
 def test_split_depends_on_the_seed_alone(tmp_path):
     classes_of(tmp_path, {f"class {i}": 1 for i in range(10)})
-    splits = [folder(tmp_path, size=8, seed=seed).test.names for seed in (0, 0, 1, 2)]
+    splits = [read_folder(tmp_path, size=8, seed=seed).test.names for seed in (0, 0, 1, 2)]
     assert splits[0] == splits[1]
     assert len(set(splits)) == 3
 
@@ -86,7 +86,7 @@ def test_split_depends_on_the_seed_alone(tmp_path):
 def test_train_and_test_folders(tmp_path):
     classes_of(tmp_path / "train", {"a": 1, "b": 2})
     classes_of(tmp_path / "test", {"c": 2, "a": 1})
-    data = folder(tmp_path, size=8)
+    data = read_folder(tmp_path, size=8)
     assert (data.train.names, data.train.labels.tolist()) == (("a", "b"), [0, 1, 1])
     assert (data.test.names, data.test.labels.tolist()) == (("a", "c"), [0, 1, 1])
     assert data.test.paths == ("test/a/0.png", "test/c/0.png", "test/c/1.png")
@@ -97,7 +97,7 @@ def test_query_and_gallery_are_numbered_alike(tmp_path):
     classes_of(tmp_path / "train", {"a": 1, "b": 1})
     classes_of(tmp_path / "query", {"d": 1, "e": 2})
     classes_of(tmp_path / "gallery", {"c": 1, "d": 2, "f": 1})
-    data = folder(tmp_path, size=8)
+    data = read_folder(tmp_path, size=8)
     assert data.test.names == data.gallery.names == ("c", "d", "e", "f")
     assert data.test.labels.tolist() == [1, 2, 2]
     assert data.gallery.labels.tolist() == [0, 1, 1, 3]
@@ -105,7 +105,7 @@ def test_query_and_gallery_are_numbered_alike(tmp_path):
 
 
 def test_a_class_may_be_called_train(tmp_path):
-    data = folder(classes_of(tmp_path, {"bus": 1, "car": 1, "ship": 1, "train": 1}), size=8)
+    data = read_folder(classes_of(tmp_path, {"bus": 1, "car": 1, "ship": 1, "train": 1}), size=8)
     assert "train" in data.train.names + data.test.names
 
 
@@ -130,8 +130,8 @@ def test_every_suffix_can_be_read(tmp_path, suffix):
     image = Image.new("L", (12, 8), 100) if suffix == ".pgm" else Image.new("RGB", (12, 8), (100, 100, 100))
     save(tmp_path / f"0{suffix.upper()}", image)
     images = flat_folder(tmp_path, size=8)
-    assert images.pixels.aspect.tolist() == [1.5]
-    assert (images.pixels.load(torch.tensor([0])).float() - 100).abs().max() <= 3
+    assert images.store.aspect.tolist() == [1.5]
+    assert (images.store.load(torch.tensor([0])).float() - 100).abs().max() <= 3
 
 
 # Pixels
@@ -141,7 +141,7 @@ def test_loads_in_the_order_asked_for(tmp_path):
     colours = [(i * 30, 255 - i * 30, 7) for i in range(8)]
     for i, colour in enumerate(colours):
         save(tmp_path / f"{i}.png", Image.new("RGB", (10 + i, 10), colour))
-    pixels = flat_folder(tmp_path, size=16, workers=3).pixels
+    pixels = flat_folder(tmp_path, size=16, workers=3).store
     index = torch.tensor([5, 0, 7, 5])
     images = pixels.load(index)
     assert images.shape == (4, 16, 16, 3)
@@ -160,7 +160,7 @@ def test_turned_upright(tmp_path, orientation, name):
     with Image.open(file) as image:
         upright = ImageOps.exif_transpose(image).convert("RGB")
     expected = squashed(upright, 32)
-    images = flat_folder(tmp_path, size=32).pixels
+    images = flat_folder(tmp_path, size=32).store
     assert images.aspect.item() == upright.width / upright.height == (0.5 if orientation >= 5 else 2.0)
     assert np.abs(images.load(torch.tensor([0]))[0].numpy() - expected).max() <= 4
 
@@ -169,7 +169,7 @@ def test_unknown_orientation_is_upright(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 9
     save(tmp_path / "0.jpg", waves(96, 48), exif=exif)
-    assert flat_folder(tmp_path, size=32).pixels.aspect.item() == 2.0
+    assert flat_folder(tmp_path, size=32).store.aspect.item() == 2.0
 
 
 def squashed(image, size):
@@ -252,7 +252,7 @@ def test_large_files_are_reduced_faithfully(tmp_path, name):
 
 
 def test_missing_path(tmp_path):
-    for read in (folder, flat_folder):
+    for read in (read_folder, flat_folder):
         with pytest.raises(ValueError, match=r"got .*nowhere, which does not exist"):
             read(tmp_path / "nowhere")
         with pytest.raises(ValueError, match="which is a file"):
@@ -261,28 +261,28 @@ def test_missing_path(tmp_path):
 
 def test_no_class_folders(tmp_path):
     with pytest.raises(ValueError, match=r"one folder per class .* got no image"):
-        folder(tmp_path)
+        read_folder(tmp_path)
     save(tmp_path / "0.png")
     with pytest.raises(ValueError, match="got 1 images directly in it"):
-        folder(tmp_path)
+        read_folder(tmp_path)
 
 
 def test_no_images(tmp_path):
     for name in "abcd":
         (tmp_path / name).mkdir()
     with pytest.raises(ValueError, match=r"got no image \(they end in .jpg"):
-        folder(tmp_path)
+        read_folder(tmp_path)
     with pytest.raises(ValueError, match="images in it or below, got none"):
         flat_folder(tmp_path)
 
 
 def test_too_few_classes(tmp_path):
     with pytest.raises(ValueError, match=r"at least four class folders .* got 1"):
-        folder(classes_of(tmp_path / "one", {"a": 3}))
+        read_folder(classes_of(tmp_path / "one", {"a": 3}))
     classes_of(tmp_path / "two" / "train", {"a": 3})
     classes_of(tmp_path / "two" / "test", {"b": 3, "c": 3})
     with pytest.raises(ValueError, match="train must have at least two class folders"):
-        folder(tmp_path / "two")
+        read_folder(tmp_path / "two")
 
 
 @pytest.mark.parametrize("others", [[], ["query"], ["gallery"], ["test", "query", "gallery"]])
@@ -290,13 +290,13 @@ def test_incomplete_splits(tmp_path, others):
     for name in ("train", *others):
         classes_of(tmp_path / name, {"a": 1, "b": 1})
     with pytest.raises(ValueError, match="train/ and test/, or train/, query/ and gallery/, got only train/"):
-        folder(tmp_path)
+        read_folder(tmp_path)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, 5.0])
 def test_share_out_of_range(tmp_path, share):
     with pytest.raises(ValueError, match="between 0 and 1"):
-        folder(classes_of(tmp_path, dict.fromkeys("abcd", 1)), test_classes=share)
+        read_folder(classes_of(tmp_path, dict.fromkeys("abcd", 1)), test_classes=share)
 
 
 def test_unreadable_files_are_listed_once_for_all_parts(tmp_path):
@@ -307,14 +307,14 @@ def test_unreadable_files_are_listed_once_for_all_parts(tmp_path):
     with pytest.raises(
         ValueError, match=r"got 5 of 11 .*a/x.jpg .*, .*b/x.jpg .*, .*c/x.jpg .* and 2 more; remove"
     ):
-        folder(tmp_path)
+        read_folder(tmp_path)
 
 
 def test_a_truncated_file_is_named(tmp_path):
     file = save(tmp_path / "0.png", waves(60, 40))
     file.write_bytes(file.read_bytes()[:-400])
     with pytest.raises(ValueError, match=r"0.png cannot be decoded .*; remove it"):
-        flat_folder(tmp_path, size=8).pixels.load(torch.tensor([0]))
+        flat_folder(tmp_path, size=8).store.load(torch.tensor([0]))
 
 
 @pytest.mark.parametrize("linked", ["train", "train/a", "train/a/0.png"])
@@ -323,10 +323,10 @@ def test_links_are_followed(tmp_path, linked):
     root = tmp_path / "photos"
     classes_of(root / "train", {"a": 2, "b": 2})
     classes_of(root / "test", {"c": 2})
-    before = folder(root, size=8)
+    before = read_folder(root, size=8)
     (tmp_path / "another disk").mkdir()
     first = sorted((root / "train" / "a").iterdir())[0]
     moved = first if linked.endswith("png") else root / linked
     moved.rename(tmp_path / "another disk" / moved.name)
     moved.symlink_to(tmp_path / "another disk" / moved.name)
-    assert folder(root, size=8).train.paths == before.train.paths
+    assert read_folder(root, size=8).train.paths == before.train.paths

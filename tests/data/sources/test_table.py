@@ -10,7 +10,7 @@ from PIL import Image, ImageOps
 
 from divconq.data import is_dataset, open_dataset
 from divconq.data.images.decoding import decode
-from divconq.data.sources.folder import folder
+from divconq.data.sources.folder import read_folder
 from divconq.data.sources.table import read_table
 
 
@@ -56,9 +56,9 @@ def test_train_and_test(tmp_path, suffix):
     assert (data.test.names, data.test.labels.tolist()) == (("a", "b", "e"), [1, 0, 2])
     assert (data.train.paths, data.test.paths) == (("0.jpg", "1.jpg", "3.jpg"), ("2.jpg", "4.jpg", "5.jpg"))
     assert data.train.factors == {}
-    images = data.test.pixels.load(torch.tensor([2, 0]))
+    images = data.test.store.load(torch.tensor([2, 0]))
     assert (images.float() - torch.tensor([200.0, 100.0, 50.0])).abs().max() < 5
-    assert data.test.pixels.aspect.tolist() == [1.5] * 3
+    assert data.test.store.aspect.tolist() == [1.5] * 3
 
 
 @both
@@ -89,7 +89,7 @@ def test_classes_are_split_as_those_of_a_folder(tmp_path, share, seed):
     paths = [f"{name}/{i}.jpg" for i in range(2) for name in names]
     table = write(tmp_path / "all.csv", {"path": paths, "label": names * 2})
     ours = read_table(table, size=8, test_classes=share, seed=seed)
-    theirs = folder(tmp_path, size=8, test_classes=share, seed=seed)
+    theirs = read_folder(tmp_path, size=8, test_classes=share, seed=seed)
     assert (ours.train.names, ours.test.names) == (theirs.train.names, theirs.test.names)
     assert sorted(ours.test.paths) == sorted(theirs.test.paths)
     assert all(
@@ -175,7 +175,7 @@ def test_boxes_crop(tmp_path, suffix):
     data = read_table(write(tmp_path / f"t{suffix}", table), size=4)
     for images, rows in ((data.train, (0, 2, 4)), (data.test, (1, 3, 5))):
         for image, row, aspect in zip(
-            images.pixels.load(torch.arange(3)), rows, images.pixels.aspect, strict=True
+            images.store.load(torch.arange(3)), rows, images.store.aspect, strict=True
         ):
             x1, y1, x2, y2 = (box[name][row] for name in ("x1", "y1", "x2", "y2"))
             assert aspect == pytest.approx((x2 - x1) / (y2 - y1))
@@ -230,7 +230,7 @@ def test_boxes_outside_of_the_image_or_empty(tmp_path, box):
 
 def test_no_file(tmp_path):
     for name in ("t.csv", "t.parquet"):
-        with pytest.raises(ValueError, match=rf"there is no file .*{name}; check the spelling"):
+        with pytest.raises(ValueError, match=rf"the file .*{name} does not exist; check the spelling"):
             open_dataset(str(tmp_path / name))
 
 
@@ -287,7 +287,7 @@ def test_missing_images_are_listed(tmp_path):
         (tmp_path / f"{i}.jpg").unlink()
     with pytest.raises(
         ValueError,
-        match=r"got 4 of 6 that are not there: .*0.jpg, .*2.jpg, .*3.jpg and 1 more; paths are relative",
+        match=r"got 4 of 6 that are not: .*0.jpg, .*2.jpg, .*3.jpg and 1 more; paths are relative",
     ):
         read_table(table)
 
@@ -327,9 +327,7 @@ def test_columns_named_twice(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    message = (
-        r"every column of .*t\.(csv|parquet) must have a name of its own, got label more than once; rename"
-    )
+    message = r"every column of .*t\.(csv|parquet) must have its own name, got label more than once; rename"
     parquet.write_table(
         pyarrow.table([["0.jpg"], ["a"], ["b"]], names=["path", "label", "label"]), tmp_path / "t.parquet"
     )

@@ -1,1 +1,1 @@
-"""From stored images to training batches: which images, which random changes, how they are seen."""
+"""From stored images to batches: sampling, augmentation, and the test view."""

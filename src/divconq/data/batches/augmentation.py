@@ -1,6 +1,6 @@
-"""Which changes training images go through, and the random numbers that decide them.
+"""Augmentations by name, and the random numbers that they need.
 
-Numbers are drawn on the CPU, so that they are the same on every device.
+The numbers are drawn on the CPU, so they are the same on every device.
 """
 
 import math
@@ -14,18 +14,19 @@ from divconq.checks import did_you_mean
 
 CROPS = ("random", "random_resized", "central")
 RATIOS = (3 / 4, 4 / 3)  # width / height of a random_resized crop
-TRIES = 10  # to place a random_resized crop inside the image
+TRIES = 10  # to find a random_resized crop that fits into the image
 ANGLE = math.radians(45)
 SHIFT = 1 / 16  # of the side
 BLURS = (3, 5, 7)
-HOLES, HOLE = 5, 40 / 224  # how many, and their largest side as a share of the image's
+HOLES, HOLE = 5, 40 / 224  # largest number of holes, and their largest side as a share of the image side
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """The probability of each change, and how to crop.
+    """Probability of each change, and the kind of crop.
 
-    ``strength`` is the range s of the jitter: brightness, contrast, saturation (by 1 ± s), hue (± s turns).
+    ``strength`` holds the ranges of the jitter: brightness, contrast and saturation are multiplied by 1 ± s, the
+    hue turns by ± s of the colour circle.
 
     >>> Augmentation(flip=0.5, crop="random_resized", crop_scale=(0.2, 1.0)).rotate
     0.0
@@ -48,10 +49,10 @@ class Augmentation:
                 raise ValueError(f"{name} must be a probability from 0 to 1, got {getattr(self, name)}")
         if self.crop not in CROPS:
             raise ValueError(f"crop must be one of {', '.join(CROPS)}, got {self.crop!r}")
-        least, most = self.crop_scale
-        if not 0 < least <= most <= 1:
+        least, largest = self.crop_scale
+        if not 0 < least <= largest <= 1:
             raise ValueError(
-                f"crop_scale must be shares of the image, least and most, with 0 < least <= most <= 1, "
+                f"crop_scale must be the least and largest share of the image, with 0 < least <= largest <= 1, "
                 f"got {self.crop_scale}; use (0.08, 1.0)"
             )
 
@@ -68,28 +69,28 @@ AUGMENTATIONS = {
 }
 
 
-def augmentation(
+def make_augmentation(
     name: str, crop: str = "random", crop_scale: tuple[float, float] = (0.08, 1.0)
 ) -> Augmentation:
-    """One of ``AUGMENTATIONS`` with this crop; ``none`` is always the central crop.
+    """Return one of ``AUGMENTATIONS`` with this crop; ``none`` always has the central crop.
 
-    >>> augmentation("standard", crop="random_resized").crop
+    >>> make_augmentation("standard", crop="random_resized").crop
     'random_resized'
     """
     if name not in AUGMENTATIONS:
         hint = did_you_mean(name, AUGMENTATIONS)
         raise ValueError(f"augmentation must be one of {', '.join(AUGMENTATIONS)}, got {name!r}{hint}")
-    chosen = replace(AUGMENTATIONS[name], crop=crop, crop_scale=crop_scale)
-    return replace(chosen, crop="central") if name == "none" else chosen
+    found = replace(AUGMENTATIONS[name], crop=crop, crop_scale=crop_scale)
+    return replace(found, crop="central") if name == "none" else found
 
 
 @dataclass(frozen=True)
 class Draws:
-    """The random numbers of a batch; None where the augmentation never makes the change.
+    """The random numbers of a batch; None for a change that the augmentation never makes.
 
-    Positions and sizes are shares of what there is room for, so that they fit any image: ``place`` of the
-    crop; ``area`` and ``ratio`` of each try of a random_resized crop; ``shift`` and the ``holes`` (left, top,
-    right, bottom) of the output's side. ``blur`` is the side of the box; 1 is none.
+    ``place`` is the position of the crop, from 0 to 1 in the free space. ``area`` (a share of the image) and
+    ``ratio`` belong to the tries of a random_resized crop. ``shift`` and ``holes`` (left, top, right, bottom) are
+    shares of the output side. ``blur`` is the side of the box in pixels; 1 means no blur.
 
     >>> draw(2, AUGMENTATIONS["none"], generator=torch.Generator()).blur is None
     True
@@ -110,7 +111,7 @@ class Draws:
     grey: Bool[Tensor, " n"] | None
 
     def part(self, rows: slice) -> "Draws":
-        """The numbers of some of the images.
+        """Return the numbers of some of the images.
 
         >>> len(draw(9, AUGMENTATIONS["none"], generator=torch.Generator()).part(slice(4, 6)).flip)
         2
@@ -118,7 +119,7 @@ class Draws:
         return replace(self, **{name: x[rows] for name, x in self._given().items()})
 
     def to(self, device: torch.device | str) -> "Draws":
-        """Copy the numbers to another device, without waiting for it."""
+        """Return a copy on another device, without waiting for it."""
         given = self._given()
         if torch.device(device).type == "cuda":
             given = {name: x.pin_memory() for name, x in given.items()}
@@ -130,7 +131,7 @@ class Draws:
 
 
 def draw(n: int, augmentation: Augmentation, *, generator: torch.Generator) -> Draws:
-    """Draw the random numbers for ``n`` images on the CPU.
+    """Draw the random numbers of ``n`` images on the CPU.
 
     >>> draw(3, AUGMENTATIONS["geom"], generator=torch.Generator().manual_seed(0)).angle.shape
     torch.Size([3])
@@ -177,10 +178,10 @@ def _choose(values: tuple[int, ...], u: Float[Tensor, " n"]) -> Int64[Tensor, " 
 
 
 def _holes(on: Bool[Tensor, " n"], u: Float[Tensor, "n numbers"]) -> Float[Tensor, "n holes 4"]:
-    """Between one hole and all for the images that are ``on``; those that are not there have no area."""
+    """Return 1 to ``HOLES`` holes for each image that is ``on``; the other holes have no area."""
     count = 1 + (u[:, :1] * HOLES).long()
-    there = on[:, None] & (torch.arange(HOLES) < count)
+    present = on[:, None] & (torch.arange(HOLES) < count)
     position, side = u[:, 1:].reshape(-1, HOLES, 2, 2).unbind(dim=2)
-    side = side * HOLE * there[:, :, None]
+    side = side * HOLE * present[:, :, None]
     corner = position * (1 - side)
     return torch.cat([corner, corner + side], dim=2)

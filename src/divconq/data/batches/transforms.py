@@ -1,14 +1,14 @@
-"""Random crops and changes of whole batches, on the device of the batch.
+"""Random augmentation of a batch, on the device of the batch.
 
-Images come squashed to squares of side S, with their true width / height as ``aspect``. All geometry is that
-of the true image with its short side resized to ``resize``, so S should be ``views.stored_side(resize)`` (smaller is
-blurred, much larger aliases in ``augment``). Results are in [0, 1], in float32, on a GPU in float16, which is
-eight times finer than the pixels are; the model normalises them.
+The input images are squares of side S, and ``aspect`` is their original width / height. Crops are those of the
+original image with its short side resized to ``resize``. S should be ``views.stored_side(resize)``: smaller images
+give blurred crops, much larger ones give aliasing. The output lies in [0, 1], in float32, or on a GPU in float16,
+whose steps are eight times finer than those of 8-bit pixels. The model normalises it.
 
-Random numbers are drawn on the CPU, so that they are the same on every device; ``augment`` then has no loop
-over images, no data-dependent shape and no wait for the device. The geometric changes are one affine map and one
-bilinear interpolation, reflected at the border of the image. Where a crop needs no interpolation (S equal to
-``resize``, aspect 1, no rotation or shift) its pixels are copied exactly.
+Random numbers are drawn on the CPU, so they are the same on every device. ``augment`` has no loop over images, no
+data-dependent shape, and does not wait for the device. Crop, flip, rotation and shift are one affine map with one
+bilinear interpolation; the image is reflected at its border. A crop that needs no interpolation (S equal to
+``resize``, aspect 1, no rotation or shift) copies the pixels exactly.
 """
 
 import torch
@@ -17,11 +17,11 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from divconq.data.batches.augmentation import BLURS, RATIOS, Draws
-from divconq.data.batches.views import KINDS, check_crop, true_size
+from divconq.data.batches.views import DTYPES, check_crop, true_size
 
 LUMA = (0.2989, 0.587, 0.114)
-AT_ONCE = 16  # images that a CPU changes at once: few enough for its caches
-REACH = max(BLURS) // 2  # how far beyond the crop a blur looks
+AT_ONCE = 16  # images that a CPU augments at once; they fit into its caches
+REACH = max(BLURS) // 2  # pixels outside the crop that a blur needs
 
 
 def augment(
@@ -31,7 +31,7 @@ def augment(
     size: int,
     resize: int,
 ) -> Float[Tensor, "b 3 size size"]:
-    """Crop, flip, rotate and shift; then blur, cut holes, change colours, in the order of ``Draws``.
+    """Return the augmented images: crop, flip, rotation, shift, blur, holes and colours, in this order.
 
     >>> from divconq.data.batches.augmentation import AUGMENTATIONS, draw
     >>> draws = draw(2, AUGMENTATIONS["standard"], generator=torch.Generator().manual_seed(0))
@@ -70,7 +70,7 @@ def _augment(
 def _box(
     draws: Draws, width: Float[Tensor, " b"], height: Float[Tensor, " b"], size: int
 ) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"], Float[Tensor, " b"], Float[Tensor, " b"]]:
-    """Left, top, width and height of the crop."""
+    """Return left, top, width and height of the crop."""
     if draws.area is None or draws.ratio is None:
         w = h = torch.full_like(width, size)
         left, top = (
@@ -81,7 +81,7 @@ def _box(
     w, h = (area * draws.ratio).sqrt(), (area / draws.ratio).sqrt()
     fits = (w <= width[:, None]) & (h <= height[:, None])
     place = torch.where(fits.any(dim=1, keepdim=True), draws.place, 0.5)
-    # If no try fits, the largest central crop of an allowed ratio.
+    # If no try fits, use the largest central crop of an allowed ratio.
     w = torch.cat([w, torch.minimum(width, height * RATIOS[1])[:, None]], dim=1)
     h = torch.cat([h, torch.minimum(height, width / RATIOS[0])[:, None]], dim=1)
     first = F.pad(fits.int(), (0, 1), value=1).argmax(dim=1, keepdim=True)
@@ -97,10 +97,10 @@ def _crop(
     resize: int,
     margin: int,
 ) -> Float[Tensor, "b 3 h w"]:
-    """Interpolate at the points that the output's pixels come from, and those of a margin around it.
+    """Return the cropped, flipped, rotated and shifted images, with ``margin`` more pixels on each side.
 
-    A pixel at (u, v) from the centre of the output is moved back by the shift, turned back by the angle,
-    mirrored, scaled to the crop and squashed, around the crop's centre.
+    The source of the output pixel at (u, v) from the centre is found in the reverse order: shift back, rotate
+    back, mirror, scale to the crop, scale to the square; all around the centre of the crop.
     """
     side = images.shape[1]
     width, height = true_size(aspect, resize)
@@ -116,7 +116,7 @@ def _crop(
         u, v = cos * u - sin * v, sin * u + cos * v
     x = (left + w / 2) * to_x + mirror * (w / size * to_x) * u
     y = (top + h / 2) * to_y + (h / size * to_y) * v
-    # What lies beyond the border is reflected.
+    # Reflect points outside the image at its border.
     x, y = ((side - (side - at.remainder(2 * side)).abs()).clamp(0.5, side - 0.5) for at in (x, y))
     points = torch.stack(torch.broadcast_tensors(x, y), dim=3)
     return _gather(images, points) if images.is_cuda else _sample(images, points, exact=side == resize)
@@ -125,9 +125,9 @@ def _crop(
 def _sample(
     images: UInt8[Tensor, "b side side 3"], points: Float[Tensor, "b h w 2"], *, exact: bool
 ) -> Float[Tensor, "b 3 h w"]:
-    """Interpolate at points given in pixels from the upper left corner.
+    """Interpolate the images at ``points``, in pixels from the upper left corner.
 
-    To be ``exact`` the images are padded to a power of two, where the map from pixels to [-1, 1] has no rounding.
+    With ``exact``, images are padded to a power of two: then the map from pixels to [-1, 1] has no rounding.
     """
     side = images.shape[1]
     padded = 1 << (side - 1).bit_length() if exact else side
@@ -140,9 +140,9 @@ def _sample(
 def _gather(
     images: UInt8[Tensor, "b side side 3"], points: Float[Tensor, "b h w 2"]
 ) -> Float[Tensor, "b 3 h w"]:
-    """Interpolate as ``_sample`` does, in a way that compiles to less work on a GPU, where it is in float16.
+    """Interpolate as ``_sample`` does, with operations that compile to a faster kernel on a GPU.
 
-    Each channel is gathered by itself, so that the points are worked out once for the three.
+    The three channels are gathered one by one, so that the points are computed once for all.
     """
     count, side = images.shape[:2]
     low = (points - 0.5).floor()
@@ -150,22 +150,22 @@ def _gather(
     values = images.flatten()
     image = torch.arange(0, count * side, side, device=images.device, dtype=torch.int32)[:, None, None]
 
-    def between(row: Tensor, channel: int) -> Tensor:
+    def interpolate(row: Tensor, channel: int) -> Tensor:
         start = (image + row) * side
         left, other = (values[(start + at) * 3 + channel] for at in (x, (x + 1).clamp(max=side - 1)))
         return torch.lerp(left.float(), other.float(), right)
 
     below = (y + 1).clamp(max=side - 1)
-    mixed = [torch.lerp(between(y, channel), between(below, channel), down) for channel in range(3)]
-    kind = KINDS.get(images.device.type, torch.float32)
-    return torch.stack([(channel / 255).to(kind) for channel in mixed], dim=1)
+    mixed = [torch.lerp(interpolate(y, channel), interpolate(below, channel), down) for channel in range(3)]
+    dtype = DTYPES.get(images.device.type, torch.float32)
+    return torch.stack([(channel / 255).to(dtype) for channel in mixed], dim=1)
 
 
 def _box_blur(x: Float[Tensor, "b c tall wide"], box: Int64[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
-    """Average a box of side ``box`` around each pixel that is ``REACH`` away from the border."""
+    """Return the mean of a box of side ``box`` around each pixel, except the outer ``REACH`` pixels."""
     if x.device.type != "cpu":
         return _blurred(x, box)
-    which = (box > 1).nonzero().flatten()  # a GPU would have to wait to know them
+    which = (box > 1).nonzero().flatten()  # on a GPU this would wait for the device
     blurred = x[:, :, REACH:-REACH, REACH:-REACH].clone()
     blurred[which] = _blurred(x[which], box[which])
     return blurred
@@ -183,7 +183,7 @@ def _blurred(x: Float[Tensor, "b c tall wide"], box: Int64[Tensor, " b"]) -> Flo
 
 
 def _cut(x: Float[Tensor, "b c h w"], holes: Float[Tensor, "b holes 4"]) -> Float[Tensor, "b c h w"]:
-    """Black rectangles, given as shares of the side."""
+    """Return the images with black rectangles; ``holes`` are shares of the side."""
     share = (torch.arange(x.shape[3], device=x.device) + 0.5) / x.shape[3]
     left, top, right, bottom = (edge[:, :, None] for edge in holes.unbind(dim=2))
     across, down = (left <= share) & (share < right), (top <= share) & (share < bottom)
@@ -198,12 +198,12 @@ def _grey(x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 1 h w"]:
 
 
 def _blend(x: Tensor, other: Tensor, factor: Float[Tensor, " b"]) -> Tensor:
-    """``factor`` of x and the rest of the other, within [0, 1]."""
+    """Return factor * x + (1 - factor) * other, clamped to [0, 1]."""
     return torch.lerp(other, x, factor[:, None, None, None].to(x.dtype)).clamp(0, 1)
 
 
 def _turn_hue(x: Float[Tensor, "b 3 h w"], turn: Float[Tensor, " b"]) -> Float[Tensor, "b 3 h w"]:
-    """Add to the hue of each pixel (in sixths of the circle), keeping its largest and smallest channel."""
+    """Turn the hue of each pixel by ``turn`` of the colour circle; its largest and smallest channel stay."""
     r, g, b = x.unbind(dim=1)
     value, chroma = x.amax(dim=1), x.amax(dim=1) - x.amin(dim=1)
     safe = torch.where(chroma > 0, chroma, 1.0)

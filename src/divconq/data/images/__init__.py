@@ -1,1 +1,1 @@
-"""Image files: decoding, the cache of decoded images, and where they are kept in memory."""
+"""Image files: decoding, caching the decoded images, and placing them in memory."""

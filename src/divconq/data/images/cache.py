@@ -1,16 +1,15 @@
-"""Images decoded once: one memory-mapped file of squares.
+"""A cache of decoded images: one memory-mapped file of squares.
 
-A cache is named by its key and has its files side by side in one folder: ``.u8`` holds the images, ``.json``
-the stamp of each. While it is being built there are ``.partial`` in place of ``.u8``, and ``.done``, one byte
-for each image. Any of them may be deleted at any time; images that another cache in the folder has are copied.
+The files of a cache lie in one folder and are named by its key: ``.u8`` holds the images, ``.json`` the
+fingerprint of each image. An incomplete cache has ``.partial`` in place of ``.u8``, and ``.done`` with one byte
+per image. Any of these files may be deleted at any time.
 """
 
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,19 +19,18 @@ from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 from tqdm import tqdm
 
-from divconq.data.dataset import Chosen, ImageSet, Pixels
-from divconq.data.images.cache_files import Place, alone, say, try_lock
+from divconq.data.dataset import ImageSet, ImageStore, Subset
+from divconq.data.images.cache_files import CacheFiles, exclusive, print_status
+from divconq.data.images.cache_reuse import FORMAT, delete_superseded, find_cached
 from divconq.data.images.decoding import Box, UnreadableError, decode
-from divconq.data.images.files import Decoded, refuse_unreadable
-from divconq.data.images.fingerprints import cache_folder, for_each, stamp
-from divconq.data.images.workers import work_on
+from divconq.data.images.file_checks import refuse_unreadable
+from divconq.data.images.files import ImageFiles
+from divconq.data.images.fingerprints import cache_folder, fingerprint
+from divconq.data.images.workers import map_in_threads, parallel_map
 from divconq.io.atomic import FULL
 
-FORMAT = 3  # to be raised when decoding gives other pixels
-CHUNK = 1024  # images between two marks of how far the building is
-REMEDY = (
-    "set DIVCONQ_CACHE to a folder with room, or add --no-cache to decode images whenever they are needed"
-)
+CHUNK = 1024  # images between two updates of ``.done``
+REMEDY = "set DIVCONQ_CACHE to a folder with room, or add --no-cache to decode images on every load"
 
 
 @dataclass(frozen=True)
@@ -48,180 +46,143 @@ class Cached:
 
     @property
     def size(self) -> int:
-        """The side of the square."""
+        """Side of the square in pixels."""
         return int(self.images.shape[1])
 
     def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
-        """Copy the images at ``index``, in that order."""
+        """Return a copy of the images at ``index``, in that order."""
         return torch.from_numpy(self.images[index.numpy()])  # numpy gathers far faster than torch
 
 
 def cached(images: ImageSet, folder: Path | None = None) -> ImageSet:
-    """The same images out of a file in ``folder``, into which they are decoded the first time.
+    """Return the image set with its files decoded into a cache in ``folder``; by default ``cache_folder()``.
 
-    The file goes by a hash of the side S and of each image's path, size, time and box, so a change is noticed.
-    Images that are not decoded from files stay as they are.
+    The key of the cache is a hash of the size and of each file's fingerprint, so a changed file gives another
+    cache. Images in memory are returned unchanged.
 
     >>> import tempfile
     >>> from PIL import Image
     >>> from divconq.data.sources.folder import flat_folder
     >>> with tempfile.TemporaryDirectory() as photos:
     ...     Image.new("RGB", (60, 40), "red").save(Path(photos, "1.png"))
-    ...     cached(flat_folder(photos, size=8), Path(photos, "cache")).pixels.load(torch.tensor([0]))[0, 0, 0]
+    ...     cached(flat_folder(photos, size=8), Path(photos, "cache")).store.load(torch.tensor([0]))[0, 0, 0]
     tensor([255,   0,   0], dtype=torch.uint8)
     """
-    return replace(images, pixels=_cached(images.pixels, cache_folder() if folder is None else folder))
+    return replace(images, store=_cached(images.store, cache_folder() if folder is None else folder))
 
 
-def _cached(pixels: Pixels, folder: Path) -> Pixels:
-    if isinstance(pixels, Chosen):
-        return replace(pixels, source=_cached(pixels.source, folder))
-    if not isinstance(pixels, Decoded):
-        return pixels
-    stamps = _stamps(pixels)
-    place = Place(folder, _key(stamps, pixels.size), pixels.size)
+def _cached(store: ImageStore, folder: Path) -> ImageStore:
+    if isinstance(store, Subset):
+        return replace(store, source=_cached(store.source, folder))
+    if not isinstance(store, ImageFiles):
+        return store
+    fingerprints = _fingerprints(store)
+    files = CacheFiles(folder, _key(fingerprints, store.size), store.size)
     try:
-        if not place.holds(len(stamps)):
-            place.folder.mkdir(parents=True, exist_ok=True)
-            with alone(place.lock):
-                if not place.holds(len(stamps)):
-                    _build(place, pixels, stamps)
-        return Cached(place.open(place.data), pixels.aspect)
+        if not files.is_complete(len(fingerprints)):
+            folder.mkdir(parents=True, exist_ok=True)
+            with exclusive(files.lock):
+                if not files.is_complete(len(fingerprints)):
+                    _build(files, store, fingerprints)
+        return Cached(files.open(files.data), store.aspect)
     except OSError as error:
-        raise ValueError(f"the cache in {place.folder} cannot be used ({error}); {REMEDY}") from error
+        raise ValueError(f"the cache in {folder} cannot be used ({error}); {REMEDY}") from error
 
 
-def _build(place: Place, pixels: Decoded, stamps: Sequence[str]) -> None:
-    """Fill the unfinished file, where it is found; only a complete one gets its final name."""
-    if place.data.exists():
-        say(f"{place.data} is damaged (its size is wrong) and is built again")
-        place.data.unlink()
-    done = place.progress(len(stamps))
-    _announce(place, done)
+def _build(files: CacheFiles, store: ImageFiles, fingerprints: Sequence[str]) -> None:
+    """Complete the partial file, or start a new one, and rename it when it is complete."""
+    if files.data.exists():
+        print_status(f"{files.data} is damaged (its size is wrong) and is built again")
+        files.data.unlink()
+    done = files.progress(len(fingerprints))
+    _check_room(files, done)
     try:
-        trouble = _fill(place, pixels, stamps, done)
+        reasons = _fill(files, store, fingerprints, done)
     except OSError as error:
         if error.errno not in FULL:
             raise
-        place.clear()
+        files.clear()
         raise ValueError(
-            f"{place.folder} was full before the cache was complete, so what there was of it is removed; {REMEDY}"
+            f"{files.folder} was full before the cache was complete, so the partial cache is removed; {REMEDY}"
         ) from error
-    refuse_unreadable(pixels.files, trouble, add=", the others are kept")
-    place.partial.replace(place.data)
-    place.done.unlink()
-    for other, theirs in _others(place):
-        _drop_if_superseded(other, theirs, stamps)
+    refuse_unreadable(store.files, reasons, add=", the others are kept")
+    files.partial.replace(files.data)
+    files.done.unlink()
+    delete_superseded(files, fingerprints)
 
 
 def _fill(
-    place: Place, pixels: Decoded, stamps: Sequence[str], done: Bool[np.ndarray, " n"]
+    files: CacheFiles, store: ImageFiles, fingerprints: Sequence[str], done: Bool[np.ndarray, " n"]
 ) -> list[str | None]:
-    """Write what is not ``done`` yet and can be read, and mark it as done; returns the trouble with the others."""
+    """Write the images that are not ``done``. Return for each image why it is unreadable, or None."""
     if not done.any():
-        place.done.unlink(missing_ok=True)
-        place.partial.unlink(missing_ok=True)  # others may look at what there was of it
-        place.partial.write_bytes(b"")
-        os.truncate(place.partial, len(stamps) * place.row)
-    _write(place.index, json.dumps({"format": FORMAT, "size": place.size, "stamps": stamps}).encode())
-    elsewhere = _elsewhere(place, set(stamps))
-    boxes = _boxes(pixels)
-    trouble: list[str | None] = [None] * len(stamps)
+        files.done.unlink(missing_ok=True)
+        files.partial.unlink(missing_ok=True)  # not truncated: another process may have mapped it
+        files.partial.write_bytes(b"")
+        os.truncate(files.partial, len(fingerprints) * files.row)
+    _replace(files.index, json.dumps({"format": FORMAT, "size": files.size, "stamps": fingerprints}).encode())
+    held = find_cached(files, set(fingerprints))
+    boxes = _boxes(store)
+    reasons: list[str | None] = [None] * len(fingerprints)
 
     def write(i: int) -> str | None:
-        """Decode an image, or copy it, into the file; returns what is wrong with it."""
-        image = elsewhere.get(stamps[i])
+        """Copy or decode an image into the partial file. Return why it is unreadable, or None."""
+        image = held.get(fingerprints[i])
         if image is None:
             try:
-                image = np.ascontiguousarray(decode(pixels.files[i], pixels.size, boxes[i]))
+                image = np.ascontiguousarray(decode(store.files[i], store.size, boxes[i]))
             except UnreadableError as error:
                 return error.reason
-            if stamp(pixels.files[i], boxes[i]) != stamps[i]:
+            if fingerprint(store.files[i], boxes[i]) != fingerprints[i]:
                 return "it was changed while it was read: start again"
-        with place.partial.open("r+b") as own:  # others write elsewhere in it at the same time
-            own.seek(i * place.row)
-            own.write(image.data)
+        with files.partial.open("r+b") as file:  # every worker writes its own rows
+            file.seek(i * files.row)
+            file.write(image.data)
         return None
 
-    wanted = np.flatnonzero(~done).tolist()
+    missing = np.flatnonzero(~done).tolist()
     with (
-        place.partial.open("r+b") as file,
+        files.partial.open("r+b") as file,
         tqdm(total=len(done), initial=int(done.sum()), desc="decoding", unit=" images", disable=None) as bar,
     ):
-        for number, (row, wrong) in enumerate(
-            zip(wanted, work_on(write, wanted, pixels.workers), strict=True), 1
-        ):
-            trouble[row], done[row] = wrong, wrong is None
+        results = zip(missing, parallel_map(write, missing, store.workers), strict=True)
+        for number, (i, reason) in enumerate(results, 1):
+            reasons[i], done[i] = reason, reason is None
             bar.update()
-            if number % CHUNK == 0 or number == len(wanted):
+            if number % CHUNK == 0 or number == len(missing):
                 os.fsync(file.fileno())
-                _write(place.done, done.tobytes())
-    return trouble
+                _replace(files.done, done.tobytes())
+    return reasons
 
 
-def _announce(place: Place, done: Bool[np.ndarray, " n"]) -> None:
-    """Say how much will be written, unless there is no room for it."""
-    needed, free = int((~done).sum()) * place.row, shutil.disk_usage(place.folder).free
+def _check_room(files: CacheFiles, done: Bool[np.ndarray, " n"]) -> None:
+    """Raise a ValueError if the disk has too little room, else print how much will be written."""
+    needed, free = int((~done).sum()) * files.row, shutil.disk_usage(files.folder).free
     if needed > free:
         raise ValueError(
-            f"the cache needs {_units(needed)} in {place.folder}, got {_units(free)} that are free; {REMEDY}"
+            f"the cache needs {_units(needed)} in {files.folder}, got {_units(free)} of free space; {REMEDY}"
         )
-    have = f", of which {done.sum():,} are there" if done.any() else ""
-    say(f"decoding {len(done):,} images{have}, once: {_units(needed)} to write to {place.data}")
+    have = f" ({done.sum():,} are already done)" if done.any() else ""
+    print_status(f"decoding {len(done):,} images{have}, once: {_units(needed)} to write to {files.data}")
 
 
-def _others(place: Place) -> Iterator[tuple[Place, list[str]]]:
-    """The other caches in the folder with images of the same side, and what they are made of."""
-    for index in sorted(place.folder.glob("*.json")):
-        try:
-            about = json.loads(index.read_text())
-            fits = (about["format"], about["size"]) == (FORMAT, place.size) and index != place.index
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            continue  # just deleted, or not ours
-        if fits:
-            yield replace(place, key=index.stem), about["stamps"]
+def _key(fingerprints: Sequence[str], size: int) -> str:
+    return hashlib.sha256(json.dumps([FORMAT, size, *fingerprints]).encode()).hexdigest()
 
 
-def _elsewhere(place: Place, stamps: set[str]) -> dict[str, UInt8[np.ndarray, "size size 3"]]:
-    """Images with these stamps that other caches, finished or not, have."""
-    found: dict[str, UInt8[np.ndarray, "size size 3"]] = {}
-    for other, theirs in _others(place):
-        complete = other.holds(len(theirs))
-        done = np.ones(len(theirs), dtype=bool) if complete else other.progress(len(theirs))
-        rows = [row for row in np.flatnonzero(done).tolist() if theirs[row] in stamps]
-        with suppress(FileNotFoundError):  # renamed or deleted meanwhile
-            images = other.open(other.data if complete else other.partial) if rows else ()
-            found |= {theirs[row]: images[row] for row in rows}
-    return found
+def _fingerprints(store: ImageFiles) -> list[str]:
+    images = [*zip(store.files, _boxes(store), strict=True)]
+    return map_in_threads(lambda image: fingerprint(*image), images, store.workers)
 
 
-def _drop_if_superseded(other: Place, theirs: Sequence[str], stamps: Sequence[str]) -> None:
-    """Delete a cache that nobody will finish: it was left incomplete, and all that it has is in ours."""
-    with other.lock.open("a") as handle:
-        if try_lock(handle) and not other.data.exists():
-            has = {theirs[row] for row in np.flatnonzero(other.progress(len(theirs))).tolist()}
-            if has.issubset(stamps):
-                other.clear()
+def _boxes(store: ImageFiles) -> list[Box] | list[None]:
+    if store.boxes is None:
+        return [None] * len(store.files)
+    return [(x1, y1, x2, y2) for x1, y1, x2, y2 in store.boxes.tolist()]
 
 
-def _key(stamps: Sequence[str], size: int) -> str:
-    return hashlib.sha256(json.dumps([FORMAT, size, *stamps]).encode()).hexdigest()
-
-
-def _stamps(pixels: Decoded) -> list[str]:
-    return for_each(
-        lambda one: stamp(*one), [*zip(pixels.files, _boxes(pixels), strict=True)], pixels.workers
-    )
-
-
-def _boxes(pixels: Decoded) -> list[Box] | list[None]:
-    if pixels.boxes is None:
-        return [None] * len(pixels.files)
-    return [(x1, y1, x2, y2) for x1, y1, x2, y2 in pixels.boxes.tolist()]
-
-
-def _write(file: Path, content: bytes) -> None:
-    """Replace a small file, at once."""
+def _replace(file: Path, content: bytes) -> None:
+    """Replace a small file in one step."""
     fresh = file.with_suffix(f"{file.suffix}.new")
     fresh.write_bytes(content)
     fresh.replace(file)

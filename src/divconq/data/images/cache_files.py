@@ -1,4 +1,4 @@
-"""The files of one cache, side by side in a folder, and the lock that lets one process at a time write them."""
+"""The files of one cache, and the lock for its writers."""
 
 import sys
 import time
@@ -13,11 +13,11 @@ from jaxtyping import Bool, UInt8
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the files of one cache are.
+class CacheFiles:
+    """The files of one cache: all have the name ``key`` and lie in one folder.
 
-    >>> place = Place(Path("store"), "1f", size=8)
-    >>> place.data.name, place.row, place.holds(4)
+    >>> files = CacheFiles(Path("store"), "1f", size=8)
+    >>> files.data.name, files.row, files.is_complete(4)
     ('1f.u8', 192, False)
     """
 
@@ -27,74 +27,74 @@ class Place:
 
     @property
     def data(self) -> Path:
-        """All images, once there are all."""
+        """All images of a complete cache."""
         return self.folder / f"{self.key}.u8"
 
     @property
     def partial(self) -> Path:
-        """The images while they are being decoded."""
+        """The images of an incomplete cache."""
         return self.folder / f"{self.key}.partial"
 
     @property
     def done(self) -> Path:
-        """Which of those are there, a byte each."""
+        """One byte per image of an incomplete cache: 1 if it is written."""
         return self.folder / f"{self.key}.done"
 
     @property
     def index(self) -> Path:
-        """The stamp of each image."""
+        """The fingerprint of each image."""
         return self.folder / f"{self.key}.json"
 
     @property
     def lock(self) -> Path:
-        """What a process that writes holds."""
+        """The lock file; its holder may write the cache."""
         return self.folder / f"{self.key}.lock"
 
     @property
     def row(self) -> int:
-        """Bytes of one image."""
+        """Bytes per image."""
         return self.size * self.size * 3
 
-    def holds(self, count: int) -> bool:
-        """Whether the cache of ``count`` images is complete."""
+    def is_complete(self, count: int) -> bool:
+        """Return whether the cache holds all ``count`` images."""
         return _bytes(self.data) == count * self.row
 
     def progress(self, count: int) -> Bool[np.ndarray, " count"]:
-        """Which of ``count`` images are in the unfinished file."""
+        """Return which of ``count`` images an incomplete cache holds."""
         if _bytes(self.partial) == count * self.row and _bytes(self.done) == count:
             return np.fromfile(self.done, dtype=bool)
         return np.zeros(count, dtype=bool)
 
     def open(self, file: Path) -> UInt8[np.ndarray, "n size size 3"]:
-        """The images of one of the two files, mapped into memory."""
+        """Map the images of ``data`` or ``partial`` into memory."""
         return np.asarray(np.memmap(file, np.uint8, "r").reshape(-1, self.size, self.size, 3))
 
     def clear(self) -> None:
-        """Delete everything but the lock, which others may wait for."""
+        """Delete all files except the lock, which other processes may wait for."""
         for file in self.folder.glob(f"{self.key}.*"):
             if file != self.lock:
                 file.unlink(missing_ok=True)
 
 
 @contextmanager
-def alone(lock: Path) -> Iterator[None]:
-    """Wait until no other process is in here; the lock of one that died is free.
+def exclusive(lock: Path) -> Iterator[None]:
+    """Wait for the lock and hold it. The system releases the lock of a process that dies.
 
     >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as store, alone(Path(store, "lock")):
+    >>> with tempfile.TemporaryDirectory() as store, exclusive(Path(store, "lock")):
     ...     Path(store, "lock").exists()
     True
     """
     with lock.open("a") as handle:
         if not try_lock(handle):
-            say("another process is building this cache; waiting for it")
+            print_status("another process is building this cache; waiting for it")
             while not try_lock(handle):
                 time.sleep(0.2)
         yield
 
 
 def try_lock(handle: IO[str]) -> bool:
-    """Take the lock of an open file, if nobody has it; it is free again when the file is closed.
+    """Lock an open file and return True, or return False if another process holds the lock.
 
     >>> import tempfile
     >>> with tempfile.TemporaryFile("w") as handle:
@@ -115,13 +115,13 @@ def try_lock(handle: IO[str]) -> bool:
     return True
 
 
-def _bytes(file: Path) -> int | None:
-    return file.stat().st_size if file.exists() else None
+def print_status(sentence: str) -> None:
+    """Print a sentence to stderr, where the progress bars are.
 
-
-def say(sentence: str) -> None:
-    """Tell the user, beside the progress bars.
-
-    >>> say("decoding 4 images")
+    >>> print_status("decoding 4 images")
     """
     print(sentence, file=sys.stderr, flush=True)
+
+
+def _bytes(file: Path) -> int | None:
+    return file.stat().st_size if file.exists() else None

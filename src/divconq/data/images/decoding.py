@@ -1,4 +1,4 @@
-"""One image file as a square of pixels: upright, in RGB, resized and squashed as ``views`` says."""
+"""Decoding one image file: upright, in RGB, resized to a square as ``batches.views`` describes."""
 
 import warnings
 from collections.abc import Iterator
@@ -16,18 +16,26 @@ from divconq.data.batches.views import LONGEST, shown_side, true_size
 if TYPE_CHECKING:
     from PIL import Image
 
-ORIENTATION = 0x0112  # EXIF tag: how the stored pixels are to be turned
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # Pillow knows more; EPS would start a program
-MOST_PIXELS = 178_956_970  # where Pillow stops too, to be safe from a few bytes that claim to be gigabytes
-LONGEST_SHAPE = 1000  # times as long as wide; of what is longer, no crop would show anything
+ORIENTATION = 0x0112  # EXIF tag: the rotation of the stored pixels
+FORMATS = (
+    "JPEG",
+    "PNG",
+    "WEBP",
+    "BMP",
+    "GIF",
+    "TIFF",
+    "PPM",
+)  # not all of Pillow's: EPS would start a program
+MOST_PIXELS = 178_956_970  # Pillow's own limit, against small files that expand to gigabytes
+LONGEST_SHAPE = 1000  # times as long as wide; a crop of a longer image would show nothing
 
-warnings.filterwarnings("ignore", "Image size .* could be decompression bomb")  # ours is the one limit
+warnings.filterwarnings("ignore", "Image size .* could be decompression bomb")  # MOST_PIXELS is the limit
 
 Box: TypeAlias = tuple[float, float, float, float]
 
 
 class UnreadableError(ValueError):
-    """An image file that cannot be used, and the reason.
+    """An image file that cannot be decoded, with the reason.
 
     >>> print(UnreadableError(Path("1.jpg"), "image file is truncated"))
     1.jpg cannot be decoded (image file is truncated); remove it or save it again as JPEG or PNG
@@ -44,9 +52,9 @@ class OddSizeError(Exception):
 
 @contextmanager
 def open_image(file: Path) -> "Iterator[Image.Image]":
-    """Open an image file of one of ``FORMATS``; whatever goes wrong, also while it is open, is an UnreadableError.
+    """Open an image file of one of ``FORMATS``. Every error, also while it is open, becomes an UnreadableError.
 
-    Only the header is read, so an absurd size is refused before there is memory for it.
+    Only the header is read, so a huge image is refused before memory is allocated for it.
 
     >>> with open_image(Path("nowhere.jpg")): pass
     Traceback (most recent call last):
@@ -58,7 +66,7 @@ def open_image(file: Path) -> "Iterator[Image.Image]":
         with Image.open(file, formats=FORMATS) as image:
             _check_size(*image.size)
             yield image
-    except Exception as error:  # each format raises errors of its own
+    except Exception as error:  # each format raises its own errors
         raise UnreadableError(file, _reason(error)) from error
 
 
@@ -84,7 +92,9 @@ def _reason(error: Exception) -> str:
 
 
 def decode(file: Path, size: int, box: Box | None = None) -> UInt8[np.ndarray, "size size 3"]:
-    """Read an image file, or a box of it, upright, in RGB, squashed to a square; transparency becomes white.
+    """Return an image, or a box of it, upright, in RGB, as a square of side ``size``.
+
+    Transparent parts become white.
 
     >>> import tempfile
     >>> from PIL import Image
@@ -97,40 +107,42 @@ def decode(file: Path, size: int, box: Box | None = None) -> UInt8[np.ndarray, "
 
     with open_image(file) as image:
         orientation = exif_orientation(image)
-        whole = image.size
-        x1, y1, x2, y2 = (0.0, 0.0, 1.0, 1.0) if box is None else _stored(box, image.size, orientation)
-        enough = (int(3 * size / (x2 - x1)), int(3 * size / (y2 - y1)))
-        image.draft("RGB", enough)  # large JPEGs are decoded at an eighth, quarter or half
+        full = image.size
+        x1, y1, x2, y2 = (0.0, 0.0, 1.0, 1.0) if box is None else _stored_box(box, image.size, orientation)
+        needed = (int(3 * size / (x2 - x1)), int(3 * size / (y2 - y1)))
+        image.draft("RGB", needed)  # decodes a large JPEG at 1/8, 1/4 or 1/2 of its size
         width, height = image.size
         left, top, right, bottom = x1 * width, y1 * height, x2 * width, y2 * height
         x, y = int(left), int(top)
-        part = _rgb(image).crop((x, y, ceil(right), ceil(bottom)))  # the filter would look beyond the box
-        shown = part.resize(
-            _shown((x2 - x1) * whole[0] / ((y2 - y1) * whole[1]), size),
+        part = _rgb(image).crop(
+            (x, y, ceil(right), ceil(bottom))
+        )  # else the filter would use pixels outside the box
+        resized = part.resize(
+            _resized_size((x2 - x1) * full[0] / ((y2 - y1) * full[1]), size),
             Image.Resampling.BILINEAR,
             box=(left - x, top - y, right - x, bottom - y),
             reducing_gap=3.0,
         )
-        small = shown.resize((size, size), Image.Resampling.LANCZOS)
-    return _upright(np.asarray(small), orientation)
+        square = resized.resize((size, size), Image.Resampling.LANCZOS)
+    return _upright(np.asarray(square), orientation)
 
 
-def _shown(aspect: float, size: int) -> tuple[int, int]:
-    """Width and height that a file is resized to before it is squashed, as ``views`` says."""
+def _resized_size(aspect: float, size: int) -> tuple[int, int]:
+    """Return width and height of the resized image, before it becomes a square."""
     width, height = true_size(torch.tensor([aspect], dtype=torch.float64), shown_side(size))
     longest = LONGEST * size
     return min(int(width), longest), min(int(height), longest)
 
 
 def exif_orientation(image: "Image.Image") -> int:
-    """How the stored pixels are turned, 1 to 8; 1 is upright.
+    """Return the EXIF orientation, 1 to 8; 1 is upright.
 
     >>> from PIL import Image
     >>> exif_orientation(Image.new("RGB", (60, 40)))
     1
     """
     if image.format == "PNG" and "exif" not in image.info:
-        return 1  # asking for it would decode the whole image
+        return 1  # getexif() would decode the whole image
     value = image.getexif().get(ORIENTATION, 1)
     return value if value in range(1, 9) else 1
 
@@ -145,8 +157,8 @@ def _upright(image: UInt8[np.ndarray, "size size 3"], orientation: int) -> UInt8
     return image
 
 
-def _stored(box: Box, size: tuple[int, int], orientation: int) -> Box:
-    """Where a box of the upright image lies among the stored pixels, from 0 to 1: the inverse of _upright."""
+def _stored_box(box: Box, size: tuple[int, int], orientation: int) -> Box:
+    """Map a box of the upright image to the stored pixels, in shares of their size: the inverse of _upright."""
     width, height = size[::-1] if orientation >= 5 else size
     x1, y1, x2, y2 = box[0] / width, box[1] / height, box[2] / width, box[3] / height
     if orientation in (3, 4, 7, 8):
@@ -159,7 +171,7 @@ def _stored(box: Box, size: tuple[int, int], orientation: int) -> Box:
 def _rgb(image: "Image.Image") -> "Image.Image":
     from PIL import Image
 
-    if image.mode.startswith("I"):  # 16 bits, which convert() would cut off at 255
+    if image.mode.startswith("I"):  # 16 bits; convert() would clip them at 255
         image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))
     if "A" in image.getbands() or "transparency" in image.info:
         image = image.convert("RGBA")

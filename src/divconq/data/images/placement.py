@@ -1,4 +1,4 @@
-"""Decoded images where a GPU reaches them fastest: in its own memory, else in pinned memory, else where they are."""
+"""Moving decoded images to where a GPU reads them fastest: GPU memory, else pinned memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,16 +9,16 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
-from divconq.data.dataset import Chosen, ImageSet, InMemory, Pixels
+from divconq.data.dataset import ImageSet, ImageStore, InMemory, Subset
 from divconq.data.images.cache import Cached
 
-SHARE = 0.5  # of the memory that is free
+MEMORY_SHARE = 0.5  # of the free memory
 ROWS = 1024  # images copied at once
 
 
 @dataclass(frozen=True)
 class Pinned:
-    """Images in pinned memory, which the GPU ``device`` reads by itself, each batch straight into its own.
+    """Images in pinned memory, from which the GPU ``device`` copies each batch.
 
     >>> Pinned(torch.zeros(4, 8, 8, 3, dtype=torch.uint8), torch.ones(4), torch.device("cpu")).size
     8
@@ -30,25 +30,27 @@ class Pinned:
 
     @property
     def size(self) -> int:
-        """The side of the square."""
+        """Side of the square in pixels."""
         return self.images.shape[1]
 
     def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
-        """The images at ``index``, in that order, on the device; it does not wait for them."""
+        """Return the images at ``index`` on the device, in that order, without waiting for the copy."""
         batch = torch.empty(len(index), *self.images.shape[1:], dtype=torch.uint8, device=self.device)
         for image, row in zip(batch, index.tolist(), strict=True):
             image.copy_(self.images[row], non_blocking=True)
         return batch
 
 
-def resident(sets: Sequence[ImageSet], device: torch.device, *, share: float = SHARE) -> list[ImageSet]:
-    """The same image sets, each moved into the memory of the GPU ``device`` if there is room.
+def move_to_device(
+    sets: Sequence[ImageSet], device: torch.device, *, share: float = MEMORY_SHARE
+) -> list[ImageSet]:
+    """Return the image sets with their images in the memory of the GPU ``device``, where they fit.
 
-    The first sets come first. Those that do not fit into ``share`` of what is free are kept in pinned memory, if
-    they fit there; images that are decoded whenever they are asked for stay as they are, and all do on a CPU.
+    The sets are moved in order, into ``share`` of the free GPU memory. A set that does not fit goes to pinned
+    memory, or stays where it is. Images decoded on every load always stay, and on a CPU all do.
 
     >>> images = ImageSet(InMemory(torch.zeros(1, 8, 8, 3, dtype=torch.uint8)), torch.tensor([0]), ("a",), ("1.png",))
-    >>> resident([images], torch.device("cpu"))[0] is images
+    >>> move_to_device([images], torch.device("cpu"))[0] is images
     True
     """
     if device.type != "cuda":
@@ -56,37 +58,31 @@ def resident(sets: Sequence[ImageSet], device: torch.device, *, share: float = S
     on_device, pinned = share * torch.cuda.mem_get_info(device)[0], share * _free_memory()
     moved = []
     for images in sets:
-        pixels, needed = images.pixels, len(images) * images.pixels.size**2 * 3
-        if not _is_decoded(pixels):
-            moved.append(images)
-        elif needed <= on_device:
+        store, needed = images.store, len(images) * images.store.size**2 * 3
+        needed_pinned = 2 ** needed.bit_length()  # pinned memory is allocated in powers of two
+        if _is_decoded(store) and needed <= on_device:
             on_device -= needed
-            moved.append(replace(images, pixels=InMemory(_copy(pixels, device=device), pixels.aspect)))
-        elif 2 ** needed.bit_length() <= pinned:  # pinned memory comes in powers of two
-            pinned -= 2 ** needed.bit_length()
-            moved.append(
-                replace(images, pixels=Pinned(_copy(pixels, pin_memory=True), pixels.aspect, device))
-            )
-        else:
-            moved.append(images)
+            store = InMemory(_copy(store, device=device), store.aspect)
+        elif _is_decoded(store) and needed_pinned <= pinned:
+            pinned -= needed_pinned
+            store = Pinned(_copy(store, pin_memory=True), store.aspect, device)
+        moved.append(images if store is images.store else replace(images, store=store))
     return moved
 
 
-def _is_decoded(pixels: Pixels) -> bool:
-    return (
-        _is_decoded(pixels.source) if isinstance(pixels, Chosen) else isinstance(pixels, (Cached, InMemory))
-    )
+def _is_decoded(store: ImageStore) -> bool:
+    return _is_decoded(store.source) if isinstance(store, Subset) else isinstance(store, (Cached, InMemory))
 
 
-def _copy(pixels: Pixels, **where: Any) -> UInt8[Tensor, "n size size 3"]:  # noqa: ANN401
-    copy = torch.empty(len(pixels.aspect), pixels.size, pixels.size, 3, dtype=torch.uint8, **where)
+def _copy(store: ImageStore, **where: Any) -> UInt8[Tensor, "n size size 3"]:  # noqa: ANN401
+    copy = torch.empty(len(store.aspect), store.size, store.size, 3, dtype=torch.uint8, **where)
     for rows in torch.arange(len(copy)).split(ROWS):
-        copy[rows[0] : rows[-1] + 1] = pixels.load(rows)
+        copy[rows[0] : rows[-1] + 1] = store.load(rows)
     return copy
 
 
 def _free_memory() -> int:
-    """Bytes of main memory that can be had; zero where the system does not say."""
+    """Return the free main memory in bytes; 0 if the system does not report it."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

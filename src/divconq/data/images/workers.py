@@ -1,95 +1,121 @@
-"""The same work on many files.
+"""Parallel map over many items: in forked processes where possible, else in threads.
 
-Threads wait for each other, for Python's lock; processes do not, where they can be forked.
+Processes do not share Python's interpreter lock, so they decode images faster than threads.
 """
 
 import multiprocessing
+import os
+import signal
 import sys
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Generic, TypeVar
+from itertools import islice
+from typing import Any, TypeVar
 
 import torch
-from torch.utils.data import DataLoader, Dataset
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-WORTH_PROCESSES = 256  # items; to start processes takes as long as to decode some images
-TOGETHER = 16  # items that a process takes at once
-AHEAD = 1024  # items that wait for a thread; all of them are done before an exception gets through
+MIN_FOR_PROCESSES = 256  # items; for fewer, starting processes costs more than it saves
+CHUNK = 16  # items sent to a process at once
+THREAD_CHUNK = 64  # small items that a thread handles in a row; submitting each one costs more than its work
+AHEAD = 1024  # items submitted to threads at once; all of them finish before an exception is raised
 
-_waiting: ContextVar[list[Callable[[], object]]] = ContextVar("waiting")
+_background: ContextVar[list[Callable[[], object]]] = ContextVar("background")
+_job: tuple[Callable[[Any], Any], Sequence[Any]]  # work and items, set in each worker process
 
 
 @contextmanager
-def meanwhile(*work: Callable[[], object]) -> Iterator[None]:
-    """Within this, one of ``work`` after the other is done by this process while it waits for processes.
+def background_work(*tasks: Callable[[], object]) -> Iterator[None]:
+    """Run ``tasks`` in this process while ``parallel_map`` waits for worker processes.
 
-    Each has a thread that begins when the processes are forked, and ends before any others are. What is still
-    waiting at the end is left undone, and an exception is dropped: work that others can do later themselves.
+    Each call of ``parallel_map`` that starts processes runs one task in a thread. The thread starts after the
+    processes are forked and ends before the call returns. Tasks without such a call do not run, and their
+    exceptions are ignored: a task is only work done early.
 
-    >>> with meanwhile(lambda: print("never, for two items")):
-    ...     list(work_on(str.upper, ["a", "b"], workers=2))
+    >>> with background_work(lambda: print("not run: two items need no processes")):
+    ...     list(parallel_map(str.upper, ["a", "b"], workers=2))
     ['A', 'B']
     """
-    token = _waiting.set(list(work))
+    token = _background.set(list(tasks))
     try:
         yield
     finally:
-        _waiting.reset(token)
+        _background.reset(token)
 
 
-def work_on(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
-    """What ``work`` gives for each item, in order, as it comes; ``workers`` are at it.
+def parallel_map(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
+    """Yield ``work(item)`` for each item, in order, computed by ``workers`` processes or threads.
 
-    Work that is done in another process changes nothing here: what counts is its result, or a file that it writes.
+    ``work`` may run in another process: use its result or the files that it writes, not its side effects.
 
-    >>> list(work_on(str.upper, ["a", "b"], workers=2))
+    >>> list(parallel_map(str.upper, ["a", "b"], workers=2))
     ['A', 'B']
     """
-    if workers > 1 and len(items) >= WORTH_PROCESSES and _may_fork():
-        loader = DataLoader(
-            _Work(work, items),
-            batch_size=TOGETHER,
-            num_workers=workers,
-            collate_fn=list,
-            multiprocessing_context="fork",
-            generator=torch.Generator(),  # not the default one, which others draw from
-        )
-        batches = iter(loader)  # forks
-        with ThreadPoolExecutor(1) as beside:
-            if waiting := _waiting.get([]):
-                beside.submit(waiting.pop(0))
-            for results in batches:
-                for result in results:
-                    if isinstance(result, OSError):
-                        raise result
-                    yield result
-    else:
-        with ThreadPoolExecutor(workers) as pool:
-            for first in range(0, len(items), AHEAD):
-                yield from pool.map(work, items[first : first + AHEAD])
+    if workers > 1 and len(items) >= MIN_FOR_PROCESSES and _can_fork():
+        yield from _map_in_processes(work, items, workers)
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        for first in range(0, len(items), AHEAD):
+            yield from pool.map(work, items[first : first + AHEAD])
 
 
-class _Work(Dataset[Result | OSError], Generic[Item, Result]):
-    """The work, as DataLoader wants it. An OSError is a result, since DataLoader would lose its number."""
+def map_in_threads(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> list[Result]:
+    """Return ``work(item)`` for each item, in order; for work that takes microseconds.
 
-    def __init__(self, work: Callable[[Item], Result], items: Sequence[Item]) -> None:
-        self.work, self.items = work, items
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, i: int) -> Result | OSError:
-        try:
-            return self.work(self.items[i])
-        except OSError as error:
-            return error
+    >>> map_in_threads(str, [1, 2], workers=2)
+    ['1', '2']
+    """
+    chunks = [items[first : first + THREAD_CHUNK] for first in range(0, len(items), THREAD_CHUNK)]
+    with ThreadPoolExecutor(workers) as pool:
+        done = pool.map(lambda chunk: [work(item) for item in chunk], chunks)
+        return [result for results in done for result in results]
 
 
-def _may_fork() -> bool:
-    """Whether processes can be forked here; a daemonic one may have none of its own."""
+def _map_in_processes(
+    work: Callable[[Item], Result], items: Sequence[Item], workers: int
+) -> Iterator[Result]:
+    fork = multiprocessing.get_context("fork")  # passes ``work`` and ``items`` on without pickling them
+    with (
+        ProcessPoolExecutor(workers, fork, _start_worker, (work, items)) as pool,
+        ThreadPoolExecutor(1) as background,
+    ):
+        chunks = (pool.submit(_do_chunk, first, CHUNK) for first in range(0, len(items), CHUNK))
+        ahead = deque(islice(chunks, 2 * workers))  # the first submission forks all processes
+        if tasks := _background.get([]):
+            background.submit(tasks.pop(0))
+        while ahead:
+            results = ahead.popleft().result()
+            ahead.extend(islice(chunks, 1))
+            yield from results
+
+
+def _start_worker(work: Callable[[Item], Result], items: Sequence[Item]) -> None:
+    global _job
+    _job = work, items
+    torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+
+
+def _exit_with_parent() -> None:
+    """Exit when the parent is killed; a worker that survives would keep the parent's locks."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _do_chunk(first: int, count: int) -> list[Any]:
+    work, items = _job
+    return [work(item) for item in items[first : first + count]]
+
+
+def _can_fork() -> bool:
+    """Return whether this process can fork others; a daemonic process cannot."""
     return sys.platform == "linux" and not multiprocessing.current_process().daemon

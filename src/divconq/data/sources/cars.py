@@ -1,4 +1,4 @@
-"""CARS196: cars, the first half of the models to train on."""
+"""CARS196: car models; the first half is for training."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from divconq.data.dataset import Dataset
-from divconq.data.sources.official_layout import Benchmark, Count, Row, below, look_up
+from divconq.data.sources.list_files import look_up, relative_path
+from divconq.data.sources.official_layout import Benchmark, Count, Row
 
 CARS = Benchmark(
     "cars",
@@ -26,13 +27,13 @@ BODIES = ("Cab", "Convertible", "Coupe", "Hatchback", "Minivan", "Sedan", "SUV",
 def read_cars(
     root: Path | None, *, size: int = 256, workers: int = 4, counts: Mapping[str, Count] = COUNTS
 ) -> Dataset:
-    """Read CARS196, as one list or as the devkit with two: classes 1 to 98 to train on, the others to test.
+    """Read CARS196, from one list or from the two lists of the devkit. Classes 1 to 98 are for training.
 
-    Groups are body types: the word before the year where it is one of ``BODIES``, else one group of others.
+    Groups are body types: the word before the year if it is one of ``BODIES``, else "other".
 
     >>> read_cars(Path("nowhere"))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: --root must be the folder of CARS196 or the one that holds it, got nowhere, where 1 of 1 ...
+    ValueError: --root must be the folder of CARS196 or the one that contains it, got nowhere, where 1 of 1 ...
     """
     folder, lists = CARS.find(root)
     if len(lists) == 1:
@@ -42,14 +43,14 @@ def read_cars(
     cars.sort(key=lambda car: car[0])
     names = look_up([number for number, *_ in cars], _class_names(lists[0]), lists[0])
     rows: dict[str, list[Row]] = {"train": [], "test": []}
-    for (number, place, path), name in zip(cars, names, strict=True):
+    for (number, subfolder, path), name in zip(cars, names, strict=True):
         split = "train" if number <= counts["train"].classes else "test"
-        rows[split].append(Row(place, path, name, _body(name)))
+        rows[split].append(Row(subfolder, path, name, _body(name)))
     return CARS.dataset(folder, rows, counts, size=size, workers=workers)
 
 
 def _annotations(file: Path, path_field: str, folder: str) -> list[tuple[int, str, str]]:
-    """Class, folder and path of every image of a list."""
+    """Return class, folder and path of each image of a list."""
     annotations = _variable(file, "annotations")
     missing = {path_field, "class"} - set(annotations.dtype.names or ())
     if missing:
@@ -59,7 +60,7 @@ def _annotations(file: Path, path_field: str, folder: str) -> list[tuple[int, st
     cars = []
     for position, car in enumerate(annotations.flat, 1):
         try:
-            cars.append((int(car["class"].item()), folder, below(str(car[path_field].item()))))
+            cars.append((int(car["class"].item()), folder, relative_path(str(car[path_field].item()))))
         except (ValueError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"annotation {position} of {file} must have a number as class and a path, got {error}; "
@@ -78,7 +79,7 @@ def _variable(file: Path, name: str) -> np.ndarray:
 
     try:
         return np.asarray(loadmat(str(file), variable_names=[name])[name])
-    except Exception as error:  # a damaged file raises errors of many kinds
+    except Exception as error:  # a damaged file raises many kinds of errors
         raise ValueError(
             f"{file} must be a MATLAB file with {name!r}, got {type(error).__name__} ({error}); "
             f"get it from {CARS.url}"

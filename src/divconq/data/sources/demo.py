@@ -1,4 +1,4 @@
-"""The built-in dataset ``demo``: a cabinet of made-up beetles, drawn by code, with every factor known."""
+"""The built-in dataset ``demo``: imaginary beetles, drawn by code, with known generative factors."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -10,12 +10,12 @@ from torch import Generator, Tensor
 from divconq.data.dataset import Dataset, ImageSet, InMemory
 from divconq.data.sources.demo_rendering import BACKGROUNDS, PATTERNS, Beetles, render
 
-SPECIES, TRAINED = 15, 10  # of each family, and how many of them are for training
-IMAGES = 30  # of each species
-FAVOURITE = 0.8  # how often a training species is met in its favourite circumstances
-MUTATION = 0.5  # how often a trait is redrawn when a species descends from another
+SPECIES, TRAINED = 15, 10  # per family: all species, and those for training
+IMAGES = 30  # per species
+FAVOURITE = 0.8  # probability that a training image has the favourite circumstance of its species
+MUTATION = 0.5  # probability that a species does not inherit a trait of its parent
 
-# Body plans. The first six measures vary between the species of a family.
+# Body plans. The first six measures vary within a family.
 MEASURES = (
     *("width", "taper", "thorax_width", "legs", "antennae", "weapon"),
     *("squareness", "thorax_length", "head", "stoutness", "sweep", "club", "gloss"),
@@ -30,7 +30,7 @@ FAMILIES = {
     "click beetle": (0.28, 0.14, 0.27, 0.36, 0.42, 0.00, 2.3, 0.22, 0.13, 0.040, 1.0, 0.00, 0.20),
     "jewel beetle": (0.36, 0.26, 0.36, 0.34, 0.34, 0.00, 2.5, 0.13, 0.20, 0.040, 0.8, 0.00, 0.75),
 }
-HORNED = ("rhinoceros", "weevil")  # the weapon of the others, if any, is a pair of jaws
+HORNED = ("rhinoceros", "weevil")  # the weapon of the other families is a pair of jaws
 SHAPES = MEASURES[:6]
 
 DARK = {
@@ -52,7 +52,7 @@ BRIGHT = {
 LIMBS = {"black": (0.10, 0.09, 0.09), "russet": (0.38, 0.17, 0.09), "amber": (0.72, 0.48, 0.18)}
 PIGMENTS = tuple((DARK | BRIGHT).values())
 
-# Traits of a species and how many values each can take; its modes differ in the livery only.
+# Number of values of each trait of a species. The modes of a species differ in the livery only.
 TRAITS = dict.fromkeys(SHAPES, 3) | {"thorax": len(PIGMENTS), "limbs": len(LIMBS)}
 LIVERY = {
     "pattern": len(PATTERNS) - 1,
@@ -85,14 +85,14 @@ PLACES = (
 
 
 @cache
-def demo(seed: int = 0) -> Dataset:
-    """120 species of beetle in 8 families, 30 images each: 80 species to train on and 40 others to search.
+def demo_dataset(seed: int = 0) -> Dataset:
+    """Return the demo dataset: 120 species of beetles in 8 families, 30 images each; 80 species for training.
 
-    A species has two or three visual modes (male, female, some also young): one shape, different colours and
-    patterns. In training most images of a species share its favourite background, viewpoint, colour cast,
-    scale and lighting; in the test images these say nothing of the species. ``factors`` holds all of it.
+    A species has two or three visual modes (male, female, sometimes young) with one shape but different colours
+    and patterns. In the training set, most images of a species share its favourite background, viewpoint, colour
+    cast, scale and lighting. In the test set, these are independent of the species. ``factors`` holds all values.
 
-    >>> data = demo()
+    >>> data = demo_dataset()
     >>> len(data.train), len(data.test), len(data.train.names), len(data.test.names)
     (2400, 1200, 80, 40)
     """
@@ -108,7 +108,7 @@ def demo(seed: int = 0) -> Dataset:
 
 
 def _species(generator: Generator) -> dict[str, Tensor]:
-    """Draw the traits of every species, family by family; a livery has a column for each mode."""
+    """Draw the traits of all species, family by family; a livery has one column per mode."""
     levels = torch.tensor([*TRAITS.values(), *(n for n in LIVERY.values() for _ in MODES)])
     table = torch.cat([_descend(levels, generator) for _ in FAMILIES]).T
     traits, liveries = table[: len(TRAITS)], table[len(TRAITS) :].unflatten(0, (len(LIVERY), len(MODES)))
@@ -123,7 +123,7 @@ def _species(generator: Generator) -> dict[str, Tensor]:
 
 
 def _descend(levels: Int64[Tensor, " t"], generator: Generator) -> Int64[Tensor, "s t"]:
-    """Grow a family in random order: a species descends from another, with some of its traits redrawn."""
+    """Draw a family: each species inherits some traits of an earlier one. Return them in random order."""
     traits = (torch.rand(SPECIES, len(levels), generator=generator) * levels).long()
     for child in range(1, SPECIES):
         parent = int(torch.randint(child, (1,), generator=generator))
@@ -135,18 +135,18 @@ def _descend(levels: Int64[Tensor, " t"], generator: Generator) -> Int64[Tensor,
 def _photograph(
     split: str,
     species: Mapping[str, Tensor],
-    chosen: Int64[Tensor, " c"],
+    selected: Int64[Tensor, " c"],
     favour: float,
     generator: Generator,
 ) -> ImageSet:
-    """Take all images of the chosen species."""
-    labels = torch.arange(len(chosen)).repeat_interleave(IMAGES)
-    shown, nth = chosen[labels], torch.arange(IMAGES).repeat(len(chosen))
+    """Draw all images of the selected species."""
+    labels = torch.arange(len(selected)).repeat_interleave(IMAGES)
+    shown, nth = selected[labels], torch.arange(IMAGES).repeat(len(selected))
     mode = nth % species["modes"][shown]
     factors = {name: species[name][shown] for name in ("family", *TRAITS)} | {"mode": mode}
     factors |= {name: species[name][shown, mode] for name in LIVERY}
     factors |= _circumstances(labels, favour, generator)
-    names = tuple(_name(species, int(s)) for s in chosen)
+    names = tuple(_name(species, int(s)) for s in selected)
     slugs = [name.replace(" ", "-") for name in names]
     paths = tuple(f"{split}/{slugs[c]}_{i:04d}" for c, i in zip(labels.tolist(), nth.tolist(), strict=True))
     images = render(_beetles(factors, generator), generator)
@@ -154,7 +154,7 @@ def _photograph(
 
 
 def _name(species: Mapping[str, Tensor], s: int) -> str:
-    """Name a species by how the male looks, its place and its family: "violet-banded dune weevil"."""
+    """Return the name of a species: look of the male, place, family; as in "violet-banded dune weevil"."""
     palette, pigment = (DARK, "ground") if species["inverted"][s, 0] else (BRIGHT, "marking")
     colour = tuple(palette)[int(species[pigment][s, 0])]
     pattern = tuple(PATTERNS)[int(species["pattern"][s, 0])]
@@ -163,7 +163,7 @@ def _name(species: Mapping[str, Tensor], s: int) -> str:
 
 
 def _circumstances(labels: Int64[Tensor, " n"], favour: float, generator: Generator) -> dict[str, Tensor]:
-    """Draw what is not of the species: its favourite with probability ``favour``, else anything."""
+    """Draw the circumstances of each image: the favourite of its species with probability ``favour``, else any."""
     n, classes = len(labels), int(labels.max()) + 1
 
     def around(centre: Tensor, spread: float) -> Float[Tensor, " n"]:
@@ -192,7 +192,7 @@ def _circumstances(labels: Int64[Tensor, " n"], favour: float, generator: Genera
 
 
 def _beetles(factors: Mapping[str, Tensor], generator: Generator) -> Beetles:
-    """Say what the factors mean for the drawing, with a little variation between individuals."""
+    """Convert factors to measures and colours, with a little variation between individuals."""
     n = len(factors["family"])
 
     def vary(spread: float, *shape: int) -> Tensor:

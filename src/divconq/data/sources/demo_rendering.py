@@ -1,4 +1,4 @@
-"""Draws the beetles of the built-in dataset from distance fields, a batch of images at once."""
+"""Rendering the beetles of the demo dataset from distance fields, in batches."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,17 +9,17 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64, UInt8
 from torch import Generator, Tensor
 
-Row = Float[Tensor, " b"]  # a number for each image
-Field = Float[Tensor, "b s s"]  # a number for each pixel
+Row = Float[Tensor, " b"]  # one number per image
+Field = Float[Tensor, "b s s"]  # one number per pixel
 
 SIZE = 72
 BATCH = 30
 UNIT = 27.0  # pixels to half a body length at scale 1
 WAIST = 0.42  # where the wing cases and the thorax meet
-# Where each leg is joined, the angles of thigh and shin from straight out, relative length.
+# For each leg: its position on the body, the angles of thigh and shin from straight out, its relative length.
 LEGS = ((0.50, 0.55, 1.05, 0.9), (0.25, -0.15, -0.55, 0.95), (-0.05, -0.55, -1.10, 1.15))
 
-# Under the beetle: the darkest and lightest colour, and the weights of six textures
+# For each background: its darkest and lightest colour, and the weights of six textures
 # (coarse, medium and fine noise, ripples, grain, veins).
 BACKGROUNDS = {
     "sand": ((0.70, 0.60, 0.46), (0.85, 0.77, 0.62), (0.20, 0.10, 0.50, 0.00, 0.00, 0.00)),
@@ -31,8 +31,8 @@ BACKGROUNDS = {
     "pond": ((0.38, 0.56, 0.61), (0.61, 0.76, 0.76), (0.20, 0.05, 0.00, 0.50, 0.00, 0.00)),
 }
 
-# Where a wing case is marked: the weighted sum of A, B, A B, the rim and a constant is positive. A and B are
-# cosines of so many turns across (seam to side) and along (tail to shoulder).
+# A wing case is marked where a weighted sum of A, B, A B, the rim and a constant is positive. A and B are cosines;
+# each pair gives their turns across (seam to side) and along (tail to shoulder).
 PATTERNS = {
     "striped": ((1.00, 0.00), (0.00, 0.00), (1.0, 0.0, 0.0, 0.0, -0.15)),
     "banded": ((0.00, 0.50), (0.00, 0.00), (1.0, 0.0, 0.0, 0.0, -0.10)),
@@ -47,7 +47,7 @@ PATTERNS = {
 
 @dataclass(frozen=True)
 class Beetles:
-    """All that decides what n images show; lengths are in halves of a body length."""
+    """Parameters of n images. The unit of length is half a body length."""
 
     width: Float[Tensor, " n"]  # of the wing cases, from the seam
     taper: Float[Tensor, " n"]  # how much wider they are at the shoulder than at the tail
@@ -70,13 +70,13 @@ class Beetles:
     pattern: Int64[Tensor, " n"]
     frequency: Float[Tensor, " n"]
     phase: Float[Tensor, " n"]
-    gait: Float[Tensor, " n"]  # how far the legs of one side are ahead of the other's
+    gait: Float[Tensor, " n"]  # how far the legs of one side are ahead
     heading: Float[Tensor, " n"]  # radians, anticlockwise from straight up
     roll: Float[Tensor, " n"]  # radians about the long axis
     pitch: Float[Tensor, " n"]  # radians about the short axis
     scale: Float[Tensor, " n"]
     shift: Float[Tensor, "n 2"]  # pixels
-    light: Float[Tensor, " n"]  # radians: where the light comes from, as for heading
+    light: Float[Tensor, " n"]  # radians: direction of the light, as for heading
     brightness: Float[Tensor, " n"]
     cast: Float[Tensor, "n 3"]  # gain of red, green and blue
     background: Int64[Tensor, " n"]
@@ -90,7 +90,7 @@ class Beetles:
 
 
 def render(beetles: Beetles, generator: Generator) -> UInt8[Tensor, "n size size 3"]:
-    """Draw the images, in order; the generator gives the grain of the backgrounds."""
+    """Return the images, in order. The generator draws the texture of the backgrounds."""
     starts = range(0, len(beetles), BATCH)
     return torch.cat([_draw(beetles[start : start + BATCH], generator) for start in starts])
 
@@ -123,7 +123,7 @@ def _power(x: Field, exponent: Row) -> Field:
 
 
 def _noise(count: int, cells: int, generator: Generator) -> Field:
-    """Smooth noise in about -1 .. 1, with so many bumps across the image."""
+    """Return smooth noise of about -1 to 1 on a grid of ``cells`` by ``cells``."""
     grid = torch.rand(count, 1, cells, cells, generator=generator) * 2.4 - 1.2
     return F.interpolate(grid, size=(SIZE, SIZE), mode="bicubic", align_corners=True)[:, 0]
 
@@ -149,15 +149,15 @@ def _background(
 
 
 def _look_up(table: Mapping[str, tuple[tuple[float, ...], ...]], index: Int64[Tensor, " b"]) -> list[Tensor]:
-    """Give the columns of the table, each at the rows of ``index``."""
+    """Return each column of the table, at the rows of ``index``."""
     return [torch.tensor(column)[index] for column in zip(*table.values(), strict=True)]
 
 
 class _Dome:
-    """A rounded box on the midline, bulging towards the viewer; ``rim`` is 0 in the middle, 1 at its edge."""
+    """A rounded box on the midline, curved towards the viewer; ``rim`` is 0 in the middle and 1 at its edge."""
 
     def __init__(self, u: Field, v: Field, width: Row, length: Row, taper: Row, power: Row) -> None:
-        """``taper`` is how much wider the front is than the middle, ``power`` 2 for an ellipse."""
+        """``taper`` is how much wider the front is than the middle; ``power`` is 2 for an ellipse."""
         self.along = v / _map(length)
         self.across = u / ((1 + _map(taper) * self.along.clamp(-1, 1)) * _map(width))
         self.rim = _power(_power(self.across.abs(), power) + _power(self.along.abs(), power), 1 / power)
@@ -167,7 +167,7 @@ class _Dome:
     def lit(
         self, colour: Float[Tensor, "b 3 #s #s"], light: tuple[Tensor, Tensor], gloss: Row
     ) -> Float[Tensor, "b 3 s s"]:
-        """Shade the colour: dark at the far rim, with a highlight."""
+        """Return the shaded colour: dark at the far rim, with a highlight."""
         slope = self.across * light[0] + self.along * light[1]
         diffuse = 0.48 + 0.34 * slope + 0.52 * self.height
         glint = (0.55 * slope + 0.82 * self.height).clamp(min=0.3)
@@ -176,7 +176,7 @@ class _Dome:
 
 
 class _Body:
-    """The body's own axes: ``u`` across, ``v`` along with the head up, ``m`` the distance to the midline."""
+    """The axes of the body: ``u`` across, ``v`` along with the head up, ``m`` the distance to the midline."""
 
     def __init__(self, b: Beetles, x: Float[Tensor, "b 1 s"], y: Float[Tensor, "b s 1"]) -> None:
         self.b = b
@@ -191,12 +191,12 @@ class _Body:
         self.neck = WAIST + 2 * b.thorax_length
 
     def shadow(self) -> Field:
-        """Cast a soft blot on the side away from the light."""
+        """Return a soft shadow on the side away from the light."""
         u, v = self.u + 0.16 * self.light[0], self.v + 0.16 * self.light[1] + 0.05
         return (1.5 - 1.2 * _norm(u / _map(1.05 * self.b.width), v / 0.95)).clamp(0, 1).square()
 
     def layers(self) -> Iterator[tuple[Field, Float[Tensor, "b 3 #s #s"]]]:
-        """Give coverage and colour of each part, from the lowest to the topmost."""
+        """Yield coverage and colour of each part, from bottom to top."""
         b, u, v = self.b, self.u, self.v
         limbs = _rgb(b.limbs)
         for limb in (self.legs(), self.antennae(), self.weapons()):
@@ -213,13 +213,13 @@ class _Body:
         yield self.cover(wings.distance), wings.lit(self.wing_colour(wings), self.light, b.gloss)
 
     def cover(self, distance: Field) -> Field:
-        """Measure how much of each pixel lies within."""
+        """Return the share of each pixel that lies inside."""
         return (0.5 - distance / self.pixel).clamp(0, 1)
 
     def limb(
         self, points: Sequence[tuple[Row, Row]], thick: Row, thin: Row, gait: Row | None = None
     ) -> Field:
-        """Measure the distance to a mirrored pair of limbs; ``gait`` moves one ahead of the other."""
+        """Return the distance to a mirrored pair of limbs; ``gait`` moves one ahead of the other."""
         v = self.v if gait is None else self.v + _map(gait) * self.u
         radii = [torch.lerp(thick, thin, i / (len(points) - 1)) for i in range(len(points))]
         nearest = torch.full_like(v, torch.inf)
@@ -234,7 +234,7 @@ class _Body:
         return nearest
 
     def legs(self) -> Field:
-        """Measure the distance to three pairs of legs, each with a knee."""
+        """Return the distance to three pairs of legs, each with a knee."""
         b = self.b
         pairs = []
         for hip, thigh, shin, reach in LEGS:
@@ -247,7 +247,7 @@ class _Body:
         return torch.stack(pairs).amin(0)
 
     def antennae(self) -> Field:
-        """Measure the distance to the antennae: swept back, with a knob at the end."""
+        """Return the distance to the antennae, which bend back and end in a knob."""
         b = self.b
         points = [(0.5 * b.head, self.neck + 0.8 * b.head)]
         for share, turn in ((0.25, 0.4), (0.40, 0.8), (0.35, 1.5)):
@@ -259,7 +259,7 @@ class _Body:
         return torch.minimum(self.limb(points, thick, 0.6 * thick), knob)
 
     def weapons(self) -> Field:
-        """Measure the distance to jaws and horn (or snout); what a family lacks hides under its head."""
+        """Return the distance to jaws and horn (or snout); a weapon of length 0 is hidden under the head."""
         b = self.b
         root, zero = self.neck + 1.1 * b.head, torch.zeros_like(b.head)
         curve = ((0.0, 0.0), (0.30, 0.28), (0.30, 0.66), (0.02, 1.0))
@@ -269,7 +269,7 @@ class _Body:
         return torch.minimum(jaw, horn)
 
     def wing_colour(self, wings: _Dome) -> Float[Tensor, "b 3 s s"]:
-        """Paint ground and marking of the wing cases and the seam between them."""
+        """Return the colour of the wing cases: ground, marking and the seam between them."""
         b = self.b
         across = (wings.across - _map(b.roll) * wings.height).abs()
         first, second, weights = _look_up(PATTERNS, b.pattern)

@@ -1,4 +1,4 @@
-"""Your own photos: folders of image files, one folder per class, decoded when they are needed."""
+"""Your own photos in folders, one folder per class."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,14 +17,14 @@ SPLITS = ("train", "test", "query", "gallery")
 Classes: TypeAlias = Mapping[str, Sequence[Path]]
 
 
-def folder(
+def read_folder(
     path: Path | str, *, size: int = 256, test_classes: float = 0.5, seed: int = 0, workers: int = 4
 ) -> Dataset:
-    """Open a folder of class folders; or of train/ and test/, or train/, query/ and gallery/, that hold them.
+    """Read a folder of class folders, or one with class folders in train/ and test/ or train/, query/ and gallery/.
 
-    Without a test split the share ``test_classes`` of the classes is kept for testing, drawn by ``seed``.
-    Images are found at any depth below their class folder; hidden files and empty folders are passed over.
-    Query and gallery have one numbering of classes.
+    Without these splits, a random share ``test_classes`` of the classes, drawn with ``seed``, is the test set.
+    Images may lie at any depth below their class folder. Hidden files and empty folders are ignored. Query and
+    gallery share their labels.
 
     >>> import tempfile
     >>> from PIL import Image
@@ -32,7 +32,7 @@ def folder(
     ...     for name in ("ant", "bee", "cat", "dog"):
     ...         Path(photos, name).mkdir()
     ...         Image.new("RGB", (60, 40)).save(Path(photos, name, "1.jpg"))
-    ...     folder(photos, seed=0).train.names
+    ...     read_folder(photos, seed=0).train.names
     ('bee', 'dog')
     """
     root = _existing(path)
@@ -53,19 +53,19 @@ def folder(
 
     sets = dict(zip(parts, _image_sets(root, list(parts.values()), size, workers), strict=True))
     if "query" in sets:
-        sets["query"], sets["gallery"] = _number_alike(sets["query"], sets["gallery"])
+        sets["query"], sets["gallery"] = _share_labels(sets["query"], sets["gallery"])
     test = sets["query"] if "query" in sets else sets["test"]
     return Dataset(root.resolve().name, sets["train"], test, sets.get("gallery"))
 
 
 def flat_folder(path: Path | str, *, size: int = 256, workers: int = 4) -> ImageSet:
-    """Open every image below a folder, labelled with the name of the folder it is in.
+    """Read all images below a folder. The class of an image is the name of its folder.
 
     >>> import tempfile
     >>> from PIL import Image
     >>> with tempfile.TemporaryDirectory() as photos:
     ...     Image.new("RGB", (60, 40)).save(Path(photos, "1.jpg"))
-    ...     flat_folder(photos).pixels.aspect
+    ...     flat_folder(photos).store.aspect
     tensor([1.5000])
     """
     root = _existing(path).resolve()
@@ -80,7 +80,7 @@ def flat_folder(path: Path | str, *, size: int = 256, workers: int = 4) -> Image
 
 
 def draw_test_classes(names: Sequence[str], share: float, seed: int) -> set[str]:
-    """Draw the classes to test on: a share of them, at least two, and leave two.
+    """Draw a share of the classes for testing: at least two, and at least two remain for training.
 
     >>> sorted(draw_test_classes(["ant", "bee", "cat", "dog"], share=0.5, seed=0))
     ['ant', 'cat']
@@ -103,9 +103,9 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _images(root: Path) -> list[Path]:
-    """List the image files at any depth below ``root``, none of them hidden, in order of their path.
+    """Return the image files at any depth below ``root`` that are not hidden, sorted by path.
 
-    A link that leads nowhere is listed too, to be refused rather than passed over.
+    Broken links are included, so that they raise an error later.
     """
     found = {file.relative_to(root): file for file in root.rglob("*") if file.suffix.lower() in SUFFIXES}
     shown = [path for path in found if not any(part.startswith(".") for part in path.parts)]
@@ -117,12 +117,15 @@ def _is_file(file: Path) -> bool:
 
 
 def _classes(root: Path) -> Classes:
-    """List the images of each class folder that has any."""
+    """Return the images of each class folder that has images."""
     classes = {sub.name: images for sub in _folders(root) if (images := _images(sub))}
     if not classes:
         loose = len(_images(root))
         got = f"{loose} images directly in it" if loose else f"no image (they end in {', '.join(SUFFIXES)})"
-        raise ValueError(f"{root} must have one folder per class with its images, got {got}; sort them so")
+        raise ValueError(
+            f"{root} must have one folder per class with its images, got {got}; "
+            "put each image into the folder of its class"
+        )
     return classes
 
 
@@ -143,17 +146,17 @@ def _image_sets(root: Path, parts: Sequence[Classes], size: int, workers: int) -
     files = [[file for images in classes.values() for file in images] for classes in parts]
     return [
         ImageSet(
-            pixels,
+            store,
             torch.arange(len(classes)).repeat_interleave(torch.tensor([len(c) for c in classes.values()])),
             tuple(classes),
-            tuple(file.relative_to(root).as_posix() for file in pixels.files),
+            tuple(file.relative_to(root).as_posix() for file in store.files),
         )
-        for classes, pixels in zip(parts, open_files(files, size=size, workers=workers), strict=True)
+        for classes, store in zip(parts, open_files(files, size=size, workers=workers), strict=True)
     ]
 
 
-def _number_alike(*sets: ImageSet) -> list[ImageSet]:
-    """Give all of them the names that any of them has."""
+def _share_labels(*sets: ImageSet) -> list[ImageSet]:
+    """Give all sets the same class names, and labels that fit them."""
     names = tuple(sorted({name for images in sets for name in images.names}))
     number = {name: i for i, name in enumerate(names)}
     return [

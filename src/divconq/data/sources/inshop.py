@@ -1,10 +1,11 @@
-"""In-shop Clothes Retrieval (DeepFashion): clothes of a shop, searched with other photos of the same piece."""
+"""In-shop Clothes Retrieval (DeepFashion): photos of clothes, with a query set and a gallery."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 from divconq.data.dataset import Dataset
-from divconq.data.sources.official_layout import Benchmark, Count, Row, below, read_list
+from divconq.data.sources.list_files import read_list, relative_path
+from divconq.data.sources.official_layout import Benchmark, Count, Row
 
 INSHOP = Benchmark(
     "inshop",
@@ -19,13 +20,14 @@ COUNTS = {"train": Count(3_997, 25_882), "query": Count(3_985, 14_218), "gallery
 def read_inshop(
     root: Path | None, *, size: int = 256, workers: int = 4, counts: Mapping[str, Count] = COUNTS
 ) -> Dataset:
-    """Read In-shop Clothes Retrieval, its images in img/ or Img/img/; the queries are the test images.
+    """Read In-shop Clothes Retrieval, with images in img/ or Img/img/. The queries are the test images.
 
-    Groups are categories, the folder below WOMEN or MEN: img/WOMEN/Dresses/id_00000002/02_1_front.jpg.
+    Groups are categories, the folder below WOMEN or MEN: Dresses for
+    img/WOMEN/Dresses/id_00000002/02_1_front.jpg.
 
     >>> read_inshop(Path("nowhere"))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: --root must be the folder of In-shop Clothes Retrieval or the one that holds it, ...
+    ValueError: --root must be the folder of In-shop Clothes Retrieval or the one that contains it, ...
     """
     folder, (partition,) = INSHOP.find(root)
     above = "" if (folder / "img").is_dir() or not (folder / "Img" / "img").is_dir() else "Img"
@@ -33,16 +35,16 @@ def read_inshop(
     for path, item, split in _lines(partition):
         if split not in rows:
             raise ValueError(
-                f"{partition} must name train, query or gallery, got {split!r} for {path}; download the file again"
+                f"{partition} must say train, query or gallery, got {split!r} for {path}; download the file again"
             )
         rows[split].append(Row(above, path, item, _category(path)))
-    ordered = {split: sorted(mine, key=lambda row: row.label) for split, mine in rows.items()}
+    ordered = {split: sorted(part, key=lambda row: row.label) for split, part in rows.items()}
     return INSHOP.dataset(folder, ordered, counts, size=size, workers=workers)
 
 
 def _lines(partition: Path) -> list[tuple[str, str, str]]:
-    """Path, item and split of every image, if there are as many as the first line says."""
-    lines = read_list(partition, (below, str, str), skip=2)
+    """Return path, item and split of each image; the first line must give their number."""
+    lines = read_list(partition, (relative_path, str, str), skip=2)
     with partition.open(encoding="utf-8-sig", errors="replace") as file:
         declared = file.readline().strip()
     if declared != str(len(lines)):

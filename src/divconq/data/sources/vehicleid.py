@@ -1,4 +1,4 @@
-"""PKU VehicleID: vehicles seen by traffic cameras, with test sets of three sizes."""
+"""PKU VehicleID: vehicles in photos of traffic cameras, with test sets of three sizes."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from divconq.data.dataset import Dataset
-from divconq.data.sources.official_layout import Benchmark, Count, Row, below, read_list
+from divconq.data.sources.list_files import read_list, relative_path
+from divconq.data.sources.official_layout import Benchmark, Count, Row
 
 LISTS = ("train_list.txt", "test_list_800.txt", "test_list_1600.txt", "test_list_2400.txt")
 VEHICLEID = Benchmark(
@@ -16,7 +17,7 @@ VEHICLEID = Benchmark(
     folders=("VehicleID_V1.0", "VehicleID"),
     layouts=(tuple(f"train_test_split/{name}" for name in LISTS),),
 )
-# How many images the lists have differs between what is released and what is published.
+# The number of images differs between the released lists and the publication.
 COUNTS = {"train": Count(13_164), "800": Count(800), "1600": Count(1_600), "2400": Count(2_400)}
 GALLERY_DRAWS = 10
 
@@ -29,13 +30,13 @@ def read_vehicleid(
     workers: int = 4,
     counts: Mapping[str, Count] = COUNTS,
 ) -> Dataset:
-    """Read PKU VehicleID with the small, medium or large ``test`` set, whose images all search each other.
+    """Read PKU VehicleID with the small, medium or large ``test`` set, whose images search each other.
 
-    Besides, ten galleries of one image per vehicle are drawn, to be searched with all other images.
+    In addition, all other images search ten random galleries with one image per vehicle.
 
     >>> read_vehicleid(Path("nowhere"))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: --root must be the folder of PKU VehicleID or the one that holds it, got nowhere, ...
+    ValueError: --root must be the folder of PKU VehicleID or the one that contains it, got nowhere, ...
     """
     folder, lists = VEHICLEID.find(root)
     file_of = dict(zip(COUNTS, lists, strict=True))
@@ -46,5 +47,5 @@ def read_vehicleid(
 
 
 def _rows(file: Path) -> list[Row]:
-    lines = sorted(read_list(file, (below, int)), key=lambda line: line[1])
+    lines = sorted(read_list(file, (relative_path, int)), key=lambda line: line[1])
     return [Row("image", f"{image}.jpg", str(vehicle)) for image, vehicle in lines]

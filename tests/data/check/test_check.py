@@ -9,11 +9,11 @@ import torch
 from PIL import Image
 
 from divconq.data import open_dataset
-from divconq.data.check import KINDS, OF_DUPLICATES, OF_FILES, OF_LABELS, check_dataset, text
+from divconq.data.check import DUPLICATE_KINDS, FILE_KINDS, KINDS, LABEL_KINDS, check_dataset
+from divconq.data.check.file_kinds import kinds_of_file
 from divconq.data.dataset import Dataset, ImageSet, InMemory
-from divconq.data.images.file_kinds import file_kinds
 
-BROKEN = [kind for kind in OF_FILES if OF_FILES[kind].wrong]
+BROKEN = [kind for kind in FILE_KINDS if FILE_KINDS[kind].problem]
 
 
 def noise(seed, width=40, height=24, channels=3):
@@ -188,7 +188,7 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_one_file(tmp_path, name):
     make, kinds = FILES[name]
-    assert file_kinds(make(tmp_path / "0")) == kinds
+    assert kinds_of_file(make(tmp_path / "0")) == kinds
 
 
 @pytest.mark.parametrize("name", [name for name, (_, kinds) in FILES.items() if kinds])
@@ -208,14 +208,14 @@ def test_a_file_can_be_odd_in_several_ways(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 3
     file = save(tmp_path / "0.webp", noise(0, channels=4), exif=exif)
-    assert file_kinds(file) == ("alpha", "exif_rotated")
+    assert kinds_of_file(file) == ("alpha", "exif_rotated")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_file_that_may_not_be_read(tmp_path):
     file = save(tmp_path / "0.png")
     file.chmod(0)
-    assert file_kinds(file) == ("unreadable",)
+    assert kinds_of_file(file) == ("unreadable",)
 
 
 def test_training_still_refuses_broken_files(tmp_path):
@@ -267,10 +267,10 @@ def test_equal_images_of_random_folders(tmp_path):
         }
         mixed = {key for key, pairs in contents.items() for a, b in pairs if a[1] != b[1]}
         report = checked(root)
-        counts = [report.findings[kind].count for kind in OF_DUPLICATES if kind in report.findings]
+        counts = [report.findings[kind].count for kind in DUPLICATE_KINDS if kind in report.findings]
         expected = [len(within), len(leaks), len(seen), len(mixed)]
         assert counts == [
-            n for n, kind in zip(expected, OF_DUPLICATES, strict=True) if kind in report.findings
+            n for n, kind in zip(expected, DUPLICATE_KINDS, strict=True) if kind in report.findings
         ]
         assert ("duplicates_query_gallery" in report.findings) == ("gallery" in splits)
         assert len(leaks) > 0
@@ -342,7 +342,7 @@ def test_nothing_to_report(tmp_path):
         kind for kind in KINDS if kind not in ("not_in_gallery", "duplicates_query_gallery")
     ]
     assert report.files == 11
-    assert text(report).endswith("\n\nno problems")
+    assert report.to_text().endswith("\n\nno problems")
 
 
 def test_counts_of_each_split(tmp_path):
@@ -373,8 +373,8 @@ def labelled(train, test, gallery=None):
 def test_images_in_memory_have_labels_only():
     report = check_dataset(labelled("aabb", "ccdd"), workers=2)
     assert report.files == 0
-    assert list(report.findings) == [kind for kind in OF_LABELS if kind != "not_in_gallery"]
-    assert "images are in memory, not in files" in text(report)
+    assert list(report.findings) == [kind for kind in LABEL_KINDS if kind != "not_in_gallery"]
+    assert "images are in memory, not in files" in report.to_text()
 
 
 def test_classes_in_train_and_test():
@@ -401,15 +401,15 @@ def test_queries_without_positive(gallery):
     for _ in range(30):
         query = "".join(random.choice(list("cdefgh"), 5))
         other = "".join(random.choice(list("cdefgh"), 4)) if gallery else None
-        lonely = [
+        without = [
             f"{name}{i}"
             for i, name in enumerate(query)
             if not any(name == it and (gallery or i != j) for j, it in enumerate(other or query))
         ]
         report = check_dataset(labelled("aabb", query, other), workers=2)
-        assert report.findings["queries_without_positive"].count == len(lonely)
-        assert report.findings["queries_without_positive"].examples == lonely[:3]
-        assert any("no query has" in problem for problem in report.problems) == (len(lonely) == len(query))
+        assert report.findings["queries_without_positive"].count == len(without)
+        assert report.findings["queries_without_positive"].examples == without[:3]
+        assert any("no query has" in problem for problem in report.problems) == (len(without) == len(query))
 
 
 def seen_by(images, cameras):
@@ -465,13 +465,13 @@ def test_table(tmp_path):
     sizes = {"ant": 3, "bee": 2, "cow": 1}
     photos(tmp_path, {"train": sizes, "query": {"elk": 2}, "gallery": {"elk": 4}})
     (tmp_path / "train" / "ant" / "x.png").touch()
-    lines = text(checked(tmp_path)).splitlines()
+    lines = checked(tmp_path).to_text().splitlines()
     table = {" ".join(line.split()) for line in lines}
     assert f"{tmp_path.name} train query gallery" in table
     assert {"images 7 2 4", "classes 3 1 1", "of 1 image 1 0 0", "of 2-3 images 1 1 0"} <= table
     assert {"of 4-7 images 1 0 1", "files read 13", "files of zero bytes 1", "CMYK files 0"} <= table
     assert lines[-2:] == [
-        "warning: training classes with one image: 1 (cow); training stops at them; "
-        "add images or choose --singletons drop",
+        "warning: training classes with one image: 1 (cow); training refuses them; "
+        "add images or use --singletons drop",
         "problem: files of zero bytes: 1 (train/ant/x.png); copy or download them again, or remove them",
     ]

@@ -1,4 +1,4 @@
-"""What is broken or unusual about one image file."""
+"""The kinds of findings in one image file."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -6,24 +6,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from divconq.data.images.decoding import OddSizeError, UnreadableError, decode, exif_orientation, open_image
-from divconq.data.images.files import SIDE
+from divconq.data.images.file_checks import SMALLEST_SIDE
 
 if TYPE_CHECKING:
     from PIL import Image
 
-BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"II*\0", b"MM\0*")  # of image files
+MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"II*\0", b"MM\0*")  # first bytes of image files
 
 
-def file_kinds(file: Path) -> tuple[str, ...]:
-    """What is broken, or else unusual, about an image file: some of the keys of ``check.OF_FILES``.
+def kinds_of_file(file: Path) -> tuple[str, ...]:
+    """Return what is broken, or else unusual, about an image file, as keys of ``FILE_KINDS``.
 
-    >>> file_kinds(Path("nowhere.jpg"))
+    >>> kinds_of_file(Path("nowhere.jpg"))
     ('unreadable',)
     """
     try:
         if file.stat().st_size == 0:
             return ("zero_byte",)
-        decode(file, SIDE)
+        decode(file, SMALLEST_SIDE)
         with open_image(file) as image:
             return tuple(_unusual(image))
     except (OSError, UnreadableError) as error:
@@ -37,27 +37,27 @@ def _broken(file: Path, error: BaseException) -> str:
         return "odd_size"
     if isinstance(error, UnidentifiedImageError):
         with file.open("rb") as stream:
-            return "unreadable" if stream.read(8).startswith(BEGINNINGS) else "not_an_image"
+            return "unreadable" if stream.read(8).startswith(MAGIC) else "not_an_image"
     return "truncated" if "truncated" in str(error).lower() else "unreadable"
 
 
 def _unusual(image: "Image.Image") -> Iterator[str]:
     if image.mode == "CMYK":
         yield "cmyk"
-    if image.mode[0] in "IF" or any(";16" in raw and not raw.startswith("BGR") for raw in _stored_as(image)):
+    if image.mode[0] in "IF" or any(";16" in raw and not raw.startswith("BGR") for raw in _raw_modes(image)):
         yield "sixteen_bit"
     if "A" in image.getbands() or "transparency" in image.info:
         yield "alpha"
     if exif_orientation(image) != 1:
         yield "exif_rotated"
-    with suppress(Exception):  # what comes after the first frame is not needed
-        # phones add a preview to a photo, which makes it an MPO of two frames
+    with suppress(Exception):  # broken data after the first frame does not matter
+        # Phones add a preview to a photo, which makes it an MPO with two frames.
         if image.format != "MPO" and getattr(image, "is_animated", False):
             yield "animated"
 
 
-def _stored_as(image: "Image.Image") -> Iterator[str]:
-    """How the file lays out its pixels, such as RGB;16B, where the decoder says so."""
+def _raw_modes(image: "Image.Image") -> Iterator[str]:
+    """Yield the pixel layouts of the file that the decoder reports, such as RGB;16B."""
     for tile in getattr(image, "tile", ()):
         arguments = tile[3] if isinstance(tile[3], tuple) else (tile[3],)
         yield from (value for value in arguments if isinstance(value, str))

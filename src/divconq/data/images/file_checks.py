@@ -1,0 +1,73 @@
+"""Checks of many image files at once; an error names the first three files."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from tqdm import tqdm
+
+from divconq.data.images.workers import map_in_threads, parallel_map
+
+Result = TypeVar("Result")
+
+SMALLEST_SIDE = 8  # pixels; decoding to the smallest square is fastest
+
+
+def map_files(
+    work: Callable[[Path], Result], files: Sequence[Path], workers: int, title: str
+) -> list[Result]:
+    """Return ``work(file)`` for each file, and show a progress bar with this title.
+
+    >>> map_files(lambda file: file.suffix, [Path("1.jpg"), Path("2.png")], 2, "reading")
+    ['.jpg', '.png']
+    """
+    from PIL import Image
+
+    Image.init()  # once, before threads and processes start
+    return list(
+        tqdm(
+            parallel_map(work, files, workers),
+            desc=title,
+            total=len(files),
+            unit=" files",
+            file=sys.stderr,
+            dynamic_ncols=True,
+            disable=None,
+        )
+    )
+
+
+def refuse_unreadable(files: Sequence[Path], reasons: Sequence[str | None], *, add: str = "") -> None:
+    """Raise a ValueError if any file has a reason why it is unreadable; ``add`` ends the message.
+
+    >>> refuse_unreadable([Path("1.jpg"), Path("2.jpg")], [None, "truncated"])
+    Traceback (most recent call last):
+    ValueError: every image must be readable, got 1 of 2 that are not: 2.jpg (truncated); remove them or save ...
+    """
+    broken = [f"{file} ({reason})" for file, reason in zip(files, reasons, strict=True) if reason is not None]
+    if broken:
+        raise ValueError(
+            f"every image must be readable, got {len(broken)} of {len(files)} that are not: "
+            f"{first_three(broken)}; remove them or save them again as JPEG or PNG{add}"
+        )
+
+
+def missing_files(files: Sequence[Path], workers: int) -> list[Path]:
+    """Return the files that do not exist.
+
+    >>> missing_files([Path("nowhere.jpg")], workers=1)[0].name
+    'nowhere.jpg'
+    """
+    exists = map_in_threads(Path.is_file, files, workers)
+    return [file for file, found in zip(files, exists, strict=True) if not found]
+
+
+def first_three(names: Sequence[object]) -> str:
+    """Join the first three names, and say how many more there are.
+
+    >>> first_three("abcde")
+    'a, b, c and 2 more'
+    """
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(str(name) for name in names[:3]) + more

@@ -1,0 +1,78 @@
+"""Width and height of image files, read from their headers and cached."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from divconq.data.images.decoding import UnreadableError, exif_orientation, open_image
+from divconq.data.images.file_checks import refuse_unreadable
+from divconq.data.images.fingerprints import cache_folder, fingerprint
+from divconq.data.images.workers import map_in_threads, parallel_map
+from divconq.io.atomic import write_atomically
+
+UNKNOWN = (1 << 30, 1 << 30)  # size given to a broken file: a square that contains every box
+
+_keep_broken: ContextVar[bool] = ContextVar("keep_broken", default=False)
+
+
+@contextmanager
+def keep_broken_files() -> Iterator[None]:
+    """Accept files with an unreadable header, as if they were square: to check them, not to train.
+
+    >>> with keep_broken_files():
+    ...     upright_sizes([Path("nowhere.jpg")], workers=1).tolist() == [list(UNKNOWN)]
+    True
+    """
+    token = _keep_broken.set(True)
+    try:
+        yield
+    finally:
+        _keep_broken.reset(token)
+
+
+def upright_sizes(files: Sequence[Path], workers: int) -> Int64[Tensor, "n 2"]:
+    """Return width and height of each file, after its EXIF rotation.
+
+    The sizes are cached until one of the files changes.
+
+    >>> upright_sizes([], workers=2).shape
+    torch.Size([0, 2])
+    """
+    key = hashlib.sha256(" ".join(map_in_threads(fingerprint, files, workers)).encode()).hexdigest()
+    cache = cache_folder() / f"{key}.sizes"
+    with suppress(OSError, ValueError):
+        return torch.from_numpy(np.fromfile(cache, np.int64).reshape(len(files), 2))
+    sizes = _read_sizes(files, workers)
+    if not (sizes == UNKNOWN[0]).any():
+        with suppress(OSError):  # the disk is full or read-only
+            cache.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(cache, sizes.numpy().tofile)
+    return sizes
+
+
+def _read_sizes(files: Sequence[Path], workers: int) -> Int64[Tensor, "n 2"]:
+    from PIL import Image
+
+    Image.init()  # once, before threads and processes start
+    sizes = list(parallel_map(_size_or_reason, files, workers))
+    if not _keep_broken.get():
+        refuse_unreadable(files, [size if isinstance(size, str) else None for size in sizes])
+    known = [UNKNOWN if isinstance(size, str) else size for size in sizes]
+    return torch.tensor(known, dtype=torch.int64).reshape(-1, 2)
+
+
+def _size_or_reason(file: Path) -> tuple[int, int] | str:
+    """Return width and height, or the reason why the file is unreadable."""
+    try:
+        with open_image(file) as image:
+            width, height = image.size
+            return (height, width) if exif_orientation(image) >= 5 else (width, height)
+    except UnreadableError as error:
+        return error.reason
