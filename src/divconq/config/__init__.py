@@ -11,6 +11,7 @@ from divconq.config.sections import (
     ModelConfig,
     OptimisationConfig,
     RuntimeConfig,
+    SettingError,
 )
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "OptimisationConfig",
     "RuntimeConfig",
     "EvaluationConfig",
+    "SettingError",
     "BEST_BY",
     "MAY_CHANGE",
     "PLACES",

@@ -14,6 +14,7 @@ from divconq.config.sections import (
     ModelConfig,
     OptimisationConfig,
     RuntimeConfig,
+    SettingError,
     checked,
     setting_name,
 )
@@ -73,7 +74,7 @@ class Config:
         for name, value in settings.items():
             if name not in PLACES:
                 hint = did_you_mean(name, PLACES) or "; divconq train --help lists all of them"
-                raise ValueError(f"unknown setting {name!r}{hint}")
+                raise SettingError(f"unknown setting {name!r}{hint}")
             section, item = PLACES[name]
             changes.setdefault(section, {})[item.name] = checked(item, value)
         return dataclasses.replace(
@@ -99,30 +100,30 @@ class Config:
         return BEST_BY["held_out" if self.data.val_classes else "test"]
 
     def __post_init__(self) -> None:
-        for item in dataclasses.fields(self):
-            value = getattr(self, item.name)
-            if not isinstance(value, SECTIONS[item.name]):
-                raise ValueError(
-                    f"the section {item.name} must be a {SECTIONS[item.name].__name__}, got {value!r}; "
+        for name, kind in SECTIONS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                raise SettingError(
+                    f"the section {name} must be a {kind.__name__}, got {value!r}; "
                     "to change settings by their names, use Config.of(...)"
                 )
         data, masks, optimisation = self.data, self.masks, self.optimisation
         k_max, dim = self.division.k_max, self.model.dim
         if data.val_groups and not data.val_classes:
-            raise ValueError(
+            raise SettingError(
                 "val_groups needs val_classes, the number of classes to hold out: it must be at least 1, got 0"
             )
         if data.resize < data.image_size:
-            raise ValueError(f"resize must be at least image_size = {data.image_size}, got {data.resize}")
+            raise SettingError(f"resize must be at least image_size = {data.image_size}, got {data.resize}")
         if masks.kind == "fixed" and dim < k_max:
-            raise ValueError(
+            raise SettingError(
                 f"with fixed masks dim must be at least k_max = {k_max}, got {dim}; raise --dim, lower --k-max or "
                 "use --masks learned"
             )
         batch, per_class = optimisation.batch, optimisation.per_class
         if per_class is not None and batch % per_class:
             lower = batch // per_class * per_class
-            raise ValueError(
+            raise SettingError(
                 f"batch must be a multiple of per_class = {per_class}, got {batch}; use "
                 + (f"{lower} or {lower + per_class}" if lower else f"{per_class}")
             )

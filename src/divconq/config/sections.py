@@ -19,6 +19,10 @@ NonNegative = Annotated[float, AtLeast(0)]
 RGB = tuple[float, float, float]
 
 
+class SettingError(ValueError):
+    """A setting, or a combination of settings, that is not allowed."""
+
+
 @dataclass(frozen=True)
 class Section:
     """A group of settings. Every field is converted to its type and checked on construction."""
@@ -33,13 +37,18 @@ def checked(item: "dataclasses.Field[Any]", value: object) -> Any:  # noqa: ANN4
     try:
         return convert(item.type, value)
     except ValueError as error:
-        raise ValueError(f"{setting_name(item)} must be {error}") from None
+        raise SettingError(f"{setting_name(item)} must be {error}") from None
 
 
 def setting_name(item: "dataclasses.Field[Any]") -> str:
-    """Return the flat name of a field, which is also its flag; ``import_file`` alone has the flag ``--import``."""
-    flags = [extra.name for extra in getattr(item.type, "__metadata__", ()) if hasattr(extra, "name")]
-    return flags[0] if flags and flags[0] != "import" else item.name
+    """Return the flat name of a field. It is also its flag, except that ``import_file`` is set by ``--import``."""
+    return item.name if flag_name(item) == "import" else flag_name(item)
+
+
+def flag_name(item: "dataclasses.Field[Any]") -> str:
+    """Return the name of a field on the command line."""
+    names = [extra.name for extra in getattr(item.type, "__metadata__", ()) if hasattr(extra, "name")]
+    return str(names[0]) if names else item.name
 
 
 @dataclass(frozen=True)
