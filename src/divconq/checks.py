@@ -6,6 +6,10 @@ from collections.abc import Iterable
 SYNONYMS = {"gpu": "cuda"}  # "cpu" is spelt more like it
 
 
+class SettingError(ValueError):
+    """A setting, or a combination of settings, that is not allowed."""
+
+
 def check_power_of_two(name: str, value: int) -> None:
     """Raise a ValueError unless ``value`` is a power of two.
 
@@ -65,33 +69,33 @@ def choice_problem(value: object, choices: Iterable[str]) -> str:
 
 
 def check_disjoint_masks(kind: str, dim: int, k_max: int) -> None:
-    """Raise ValueError if ``dim`` dimensions cannot be divided into ``k_max`` disjoint masks.
+    """Raise SettingError if ``dim`` dimensions cannot be divided into ``k_max`` disjoint masks.
 
     >>> check_disjoint_masks("fixed", dim=8, k_max=4)
     """
     if dim < k_max:
-        raise ValueError(
+        raise SettingError(
             f"{kind} masks need at least one dimension each: dim must be at least k_max = {k_max}, got {dim}; "
             "raise --dim, lower --k-max or use --masks learned"
         )
 
 
 def check_batch(batch: int, per_class: int | None) -> None:
-    """Raise ValueError unless a batch holds at least two classes of ``per_class`` images each, and nothing else.
+    """Raise SettingError unless a batch holds at least two classes of ``per_class`` images each, and nothing else.
 
     >>> check_batch(10, 3)
     Traceback (most recent call last):
-    ValueError: batch must be a multiple of per_class = 3 and at least twice as large, got 10; use 9 or 12
+    divconq.checks.SettingError: batch must be a multiple of per_class = 3 and at least twice as large, got 10; ...
     """
     if batch < 2:
-        raise ValueError(f"batch must be at least 2, got {batch}")
+        raise SettingError(f"batch must be at least 2, got {batch}")
     if per_class is None:
         return
     if per_class < 2:
-        raise ValueError(f"per_class must be at least 2, got {per_class}")
+        raise SettingError(f"per_class must be at least 2, got {per_class}")
     if batch % per_class or batch < 2 * per_class:
         lower = max(2, batch // per_class) * per_class
-        raise ValueError(
+        raise SettingError(
             f"batch must be a multiple of per_class = {per_class} and at least twice as large, got {batch}; "
             f"use {lower} or {lower + per_class}"
         )

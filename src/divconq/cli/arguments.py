@@ -1,110 +1,125 @@
-"""The flags of every command; those of training are the fields of ``Config``."""
+"""The flags of every command. Those of ``train`` are the settings of `Config` and a few more."""
 
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import tyro
+from tyro.conf import Positional, UseAppendAction, arg
 
 from divconq.config import Config
-from divconq.io.yaml_values import read_yaml
+from divconq.config.nested import SECTIONS
+
+Device = Literal["auto", "cpu", "cuda"]
+Checkpoint = Literal["last", "best"]
 
 
 @dataclass(frozen=True)
-class TrainArguments:
-    """Train a model; every setting of the preset can be changed by a flag."""
+class TrainArguments(Config):
+    """Train a model: divconq train PRESET, divconq train --data FOLDER, or divconq train --resume RUN."""
 
-    config: tyro.conf.OmitArgPrefixes[Config]
+    preset: Positional[str | None] = None
+    """The settings to start from; divconq presets lists them. Every flag changes one setting."""
     out: Path | None = None
-    """The run folder to make; runs/NAME when not given."""
+    """The run folder to create; runs/NAME by default."""
     resume: Path | None = None
     """Continue the run in this folder."""
     accept_changes: bool = False
-    """With --resume: go on although settings were changed that change the result."""
+    """With --resume: continue although a changed setting changes the result."""
     analyze: bool = False
-    """In the end also write the report of divconq analyze, into RUN/analysis."""
+    """At the end also write the report of divconq analyze to RUN/analysis."""
     tensorboard: bool = False
     """Also write the curves to RUN/tensorboard; needs the package tensorboard."""
     wandb: bool = False
     """Also log the curves to Weights & Biases; needs the package wandb."""
 
+    @classmethod
+    def starting_from(cls, config: Config) -> "TrainArguments":
+        """Return the arguments whose settings are those of a config."""
+        return cls(**{name: getattr(config, name) for name in SECTIONS})
+
+    @property
+    def config(self) -> Config:
+        """The settings alone."""
+        return Config(**{name: getattr(self, name) for name in SECTIONS})
+
 
 @dataclass(frozen=True)
 class EvalArguments:
-    """Score a trained run on the images it was tested on, or on others."""
+    """Score a trained run on its own test images or on another dataset."""
 
-    run: tyro.conf.Positional[Path]
+    run: Positional[Path]
     """The run folder."""
     data: str | None = None
-    """Score on this dataset or folder instead of the run's own."""
-    checkpoint: Literal["last", "best"] = "last"
-    """Which epoch's model."""
+    """Dataset or folder to score on; the run's own by default."""
+    checkpoint: Checkpoint = "last"
+    """Epoch of the model."""
     same_camera: Literal["drop", "keep"] | None = None
-    """What to do with matches of the same identity by the same camera; as in training when not given."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to compute."""
+    """Matches of the same identity by the same camera: drop or keep them; as in training by default."""
+    device: Device = "auto"
+    """Device to compute on; auto takes the GPU if there is one."""
     json: bool = False
     """Print one JSON object instead of a table."""
-    import_file: Annotated[Path | None, tyro.conf.arg(name="import")] = None
-    """Run this Python file first, if the run was trained with one."""
+    import_file: Annotated[Path | None, arg(name="import")] = None
+    """Run this Python file first; needed if the run was trained with one."""
 
 
 @dataclass(frozen=True)
 class EmbedArguments:
-    """Embed images with a trained run into an .npz file: embeddings, labels, names, paths."""
+    """Write the embeddings of images to an .npz file, with their labels, class names and paths."""
 
-    run: tyro.conf.Positional[Path]
+    run: Positional[Path]
     """The run folder."""
     data: str
     """A dataset, or any folder of images."""
     out: Path
     """The .npz file to write."""
     split: Literal["train", "test", "gallery"] = "test"
-    """Which part of a dataset."""
-    checkpoint: Literal["last", "best"] = "last"
-    """Which epoch's model."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to compute."""
-    import_file: Annotated[Path | None, tyro.conf.arg(name="import")] = None
-    """Run this Python file first, if the run was trained with one."""
+    """Part of the dataset."""
+    checkpoint: Checkpoint = "last"
+    """Epoch of the model."""
+    device: Device = "auto"
+    """Device to compute on; auto takes the GPU if there is one."""
+    import_file: Annotated[Path | None, arg(name="import")] = None
+    """Run this Python file first; needed if the run was trained with one."""
 
 
 @dataclass(frozen=True)
 class AnalyzeArguments:
-    """Write what a run has learned as a report: numbers, figures, and one HTML page; others beside it."""
+    """Write a report about a run, as an HTML page with figures; further runs are compared with it."""
 
-    run: tyro.conf.Positional[Path]
-    """The run folder to look at."""
-    others: tyro.conf.Positional[tuple[Path, ...]] = ()
-    """Runs to compare it with."""
+    run: Positional[Path]
+    """The run folder."""
+    others: Positional[tuple[Path, ...]] = ()
+    """Runs to compare with."""
     out: Path | None = None
-    """Where report.html, analysis.json and figures/ go; RUN/analysis when not given."""
-    checkpoint: Literal["last", "best"] = "last"
-    """Which epoch's model."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to compute."""
-    import_file: Annotated[Path | None, tyro.conf.arg(name="import")] = None
-    """Run this Python file first, if a run was trained with one."""
+    """Folder for report.html, analysis.json and figures/; RUN/analysis by default."""
+    checkpoint: Checkpoint = "last"
+    """Epoch of the model."""
+    device: Device = "auto"
+    """Device to compute on; auto takes the GPU if there is one."""
+    import_file: Annotated[Path | None, arg(name="import")] = None
+    """Run this Python file first; needed if a run was trained with one."""
 
 
 @dataclass(frozen=True)
 class CompareArguments:
-    """Print a table of runs: a row for each set of settings, mean and deviation over its seeds."""
+    """Print a table of runs: one row for each set of settings, mean and standard deviation over the seeds."""
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run folders; also the small JSON files that divconq reproduce keeps, and folders of them."""
+    runs: Positional[tuple[Path, ...]]
+    """Run folders, result files of divconq reproduce, or folders of these."""
     metric: str | None = None
     """Show only these scores, for example recall@1,train_recall@1,nmi."""
     format: Literal["text", "markdown", "latex", "json"] = "text"
-    """How to print it."""
+    """Output format."""
 
 
 @dataclass(frozen=True)
-class DataCheckArguments:
-    """Look for what may be wrong with a dataset; exit code 1 if training on it would be wrong."""
+class DataArguments:
+    """Check a dataset for problems: divconq data check NAME_OR_FOLDER. The exit code is 1 if there are any."""
 
-    data: tyro.conf.Positional[str]
+    action: Positional[Literal["check"]]
+    """What to do."""
+    data: Positional[str]
     """A dataset, a folder of photos, or a .csv or .parquet table."""
     root: Path | None = None
     """The folder of a published benchmark, or the one that holds it."""
@@ -116,135 +131,99 @@ class DataCheckArguments:
 
 @dataclass(frozen=True)
 class ReproduceArguments:
-    """Run what tables of experiments lack, then render them; the same command continues what was stopped."""
+    """Run tables of experiments and render the results. The same command continues after a stop."""
 
-    tables: tyro.conf.Positional[tuple[Path, ...]]
-    """The tables, .yaml files such as those in tables/, one after the other."""
+    tables: Positional[tuple[Path, ...]]
+    """The tables, .yaml files such as those in tables/."""
     out: Path = Path("results")
-    """Where finished/ (a small JSON of each run), runs/ (those not finished) and TABLE.md, .tex and .json go."""
+    """Folder for finished/ (one JSON file a run), runs/ (unfinished runs) and TABLE.md, .tex and .json."""
     root: Path | None = None
-    """Where a benchmark lies on disk."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train; auto takes the GPU if there is one."""
+    """Folder of a benchmark on disk."""
+    device: Device = "auto"
+    """Device to train on; auto takes the GPU if there is one."""
     workers: int = 0
-    """How many decode images at a time; 0 takes one for each processor core."""
+    """Threads that decode images; 0 takes one for each processor core."""
     cache: bool = True
-    """Decode images once into a file and read them from there."""
+    """Decode the images once into a file and read them from there."""
     preset: str | None = None
-    """Start from this preset instead of the table's, for example cub-paper."""
+    """Preset to start from instead of the table's, for example cub-paper."""
     backbone: str | None = None
-    """Train this backbone instead of the table's."""
+    """Backbone to train instead of the table's."""
     backbone_weights: Path | None = None
     """Start from this .safetensors file."""
-    import_file: Annotated[Path | None, tyro.conf.arg(name="import")] = None
-    """Run this Python file first, so that a backbone or loss it registers can be named."""
-    changes: Annotated[
-        tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="set", metavar="NAME=VALUE")
-    ] = ()
-    """Change a setting in all rows, for example epochs=30; may be repeated, and is recorded with each result."""
+    import_file: Annotated[Path | None, arg(name="import")] = None
+    """Run this Python file first; it may register a backbone or a loss."""
+    changes: Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar="NAME=VALUE")] = ()
+    """Change a setting in all rows, for example epochs=30; may be repeated. Each result records it."""
     rows: str | None = None
-    """Run only these rows, for example margin,fixed; of several tables, each runs those that it has."""
+    """Run only the rows of these names, for example margin,fixed."""
     seeds: str | None = None
     """Run only these seeds, for example 0,1."""
     max_minutes: float | None = None
-    """Start no run that would end later than this, by the mean time of those that are done; for all tables together."""
+    """Start no run that is likely to end later than this, by the mean time of the finished ones."""
     commit: str | None = None
-    """What to record as the version of the code where git cannot be asked."""
+    """Version of the code to record where git is not available."""
     keep_runs: bool = False
-    """Keep the run folders, with their models, of runs that are done."""
+    """Keep the folders and models of finished runs."""
     dry_run: bool = False
-    """Only list the runs, and which of them are done."""
+    """Only list the runs and whether they are finished."""
     render_only: bool = False
-    """Run nothing: render the results that are there. The data and the weights are not needed."""
+    """Only render the existing results; needs neither data nor weights."""
     json: bool = False
-    """Print JSON instead of Markdown, an object a table."""
+    """Print one JSON object for each table instead of Markdown."""
 
 
 @dataclass(frozen=True)
 class BenchArguments:
-    """Measure training, clustering, search and memory on this machine; what is not given depends on the device."""
+    """Measure the speed and memory of training, clustering and search. Many defaults depend on the device."""
 
     only: str | None = None
-    """Measure only these, for example step,kmeans; there are step, embed, kmeans, knn, nmi and memory."""
+    """Measure only these parts of step, embed, kmeans, knn, nmi and memory, for example step,kmeans."""
     data: str = "demo"
-    """Images to train on: demo (written to JPEG files first), a benchmark such as cub, or a folder."""
+    """Images to train on: demo (as JPEG files), a benchmark such as cub, or a folder."""
     root: Path | None = None
-    """Where a benchmark lies on disk."""
+    """Folder of a benchmark on disk."""
     images: int | None = None
-    """Train on the first so many images only; on a GPU on all."""
+    """Number of images to train on, the first ones; all of them on a GPU."""
     backbone: str | None = None
-    """Any timm model, or small; its weights are random."""
-    import_file: Annotated[Path | None, tyro.conf.arg(name="import")] = None
-    """Run this Python file first, so that a backbone it registers can be named."""
+    """Any timm model, or small, with random weights."""
+    import_file: Annotated[Path | None, arg(name="import")] = None
+    """Run this Python file first; it may register a backbone."""
     image_size: int | None = None
-    """Side of the square the network sees."""
+    """Side of the square image that the network sees, in pixels."""
     batch: int | None = None
     """Images in a batch."""
     augmentation: Literal["none", "standard", "geom", "geom+color", "color-heavy"] = "geom+color"
     """Random changes to training images."""
     crop: Literal["random", "random_resized"] = "random_resized"
-    """A crop of fixed scale, or one of random area and shape."""
+    """Training crop: of a fixed scale, or of a random area and shape."""
     epochs: int | None = None
-    """Epochs of training that are timed at once, in every round."""
+    """Epochs of training in each round."""
     rounds: int | None = None
-    """How often training is timed; the median counts."""
+    """Number of timed rounds; the median is reported."""
     dim: int | None = None
     """Dimensions of the embedding."""
     points: int | None = None
-    """Points to cluster and to search."""
+    """Number of points to cluster and to search."""
     memory_points: tuple[int, ...] | None = None
-    """The numbers of points whose evaluation's memory is measured, for example 10000 50000."""
+    """Numbers of points for the memory of an evaluation, for example 10000 50000."""
     others: bool = True
-    """Also measure the plain loop, and faiss, scikit-learn and pytorch-metric-learning where they are installed."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to compute; auto takes the GPU if there is one."""
+    """Also measure a plain loop, and faiss, scikit-learn and pytorch-metric-learning if installed."""
+    device: Device = "auto"
+    """Device to compute on; auto takes the GPU if there is one."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """bf16 runs the network in mixed precision; auto does so on a GPU that has it."""
+    """bf16 runs the network in mixed precision; auto does so on a GPU that supports it."""
     compile: Literal["auto", "off"] = "auto"
     """On a GPU: compile the step and capture it as one CUDA graph."""
     json: Path | None = None
-    """Also write the report to this file; - prints it, as one JSON object, instead of the tables."""
+    """File to write the report to, as JSON; - prints it instead of the tables."""
 
 
-def take_free_flags(argv: list[str], prefix: str) -> tuple[list[str], dict[str, Any]]:
-    """Split off flags such as ``--loss.alpha 2`` whose names only the loss knows.
+@dataclass(frozen=True)
+class PresetsArguments:
+    """List the presets, or print one: divconq presets show PRESET."""
 
-    >>> take_free_flags(["--loss", "margin", "--loss.alpha", "1e-1", "--seed=3"], "--loss.")
-    (['--loss', 'margin', '--seed=3'], {'alpha': 0.1})
-    """
-    rest: list[str] = []
-    free: dict[str, Any] = {}
-    words = iter(argv)
-    for word in words:
-        if not word.startswith(prefix):
-            rest.append(word)
-            continue
-        name, equals, value = word.removeprefix(prefix).partition("=")
-        if not equals:
-            value = next(words, "")
-        if not name or not value or value.startswith("--"):
-            raise ValueError(f"{word} needs a value, for example {prefix}{name or 'alpha'} 0.1")
-        free[name.replace("-", "_")] = _value(value, prefix + name)
-    return rest, free
-
-
-def _value(text: str, flag: str) -> object:
-    """What a flag's text means: YAML, and numbers such as 1e-3 that YAML takes for words."""
-    if "e" in text.lower():
-        with suppress(ValueError):
-            return float(text)
-    return read_yaml(text, flag)
-
-
-def flag_value(argv: list[str], flag: str) -> str | None:
-    """The value a flag is given, before the rest is parsed.
-
-    >>> flag_value(["--resume", "runs/demo"], "--resume")
-    'runs/demo'
-    """
-    for position, word in enumerate(argv):
-        if word == flag:
-            return argv[position + 1] if position + 1 < len(argv) else None
-        if word.startswith(f"{flag}="):
-            return word.removeprefix(f"{flag}=")
-    return None
+    action: Positional[Literal["list", "show"]] = "list"
+    """What to do."""
+    preset: Positional[str | None] = None
+    """The preset to show."""

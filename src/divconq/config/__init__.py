@@ -1,5 +1,6 @@
 """All settings of a training run: frozen, nested in sections, checked on construction."""
 
+from divconq.checks import SettingError
 from divconq.config.files import from_yaml, plain_settings, to_yaml, upgraded
 from divconq.config.nested import BEST_BY, MAY_CHANGE, PLACES, Config, differences
 from divconq.config.sections import (
@@ -23,6 +24,7 @@ __all__ = [
     "OptimisationConfig",
     "RuntimeConfig",
     "EvaluationConfig",
+    "SettingError",
     "BEST_BY",
     "MAY_CHANGE",
     "PLACES",

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from divconq.checks import check_batch, check_disjoint_masks, did_you_mean
+from divconq.checks import SettingError, check_batch, check_disjoint_masks, did_you_mean
 from divconq.config.sections import (
     DataConfig,
     DivisionConfig,
@@ -74,7 +74,7 @@ class Config:
         for name, value in settings.items():
             if name not in PLACES:
                 hint = did_you_mean(name, PLACES) or "; divconq train --help lists all of them"
-                raise ValueError(f"unknown setting {name!r}{hint}")
+                raise SettingError(f"unknown setting {name!r}{hint}")
             section, item = PLACES[name]
             changes.setdefault(section, {})[item.name] = checked(item, value)
         return dataclasses.replace(
@@ -100,20 +100,20 @@ class Config:
         return BEST_BY["held_out" if self.data.val_classes else "test"]
 
     def __post_init__(self) -> None:
-        for item in dataclasses.fields(self):
-            value = getattr(self, item.name)
-            if not isinstance(value, SECTIONS[item.name]):
-                raise ValueError(
-                    f"the section {item.name} must be a {SECTIONS[item.name].__name__}, got {value!r}; "
+        for name, kind in SECTIONS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                raise SettingError(
+                    f"the section {name} must be a {kind.__name__}, got {value!r}; "
                     "to change settings by their names, use Config.of(...)"
                 )
         data = self.data
         if data.val_groups and not data.val_classes:
-            raise ValueError(
+            raise SettingError(
                 "val_groups needs val_classes, the number of classes to hold out: it must be at least 1, got 0"
             )
         if data.resize < data.image_size:
-            raise ValueError(f"resize must be at least image_size = {data.image_size}, got {data.resize}")
+            raise SettingError(f"resize must be at least image_size = {data.image_size}, got {data.resize}")
         if MASKS[self.masks.kind].disjoint:
             check_disjoint_masks(self.masks.kind, self.model.dim, self.division.k_max)
         check_batch(self.optimisation.batch, self.optimisation.per_class)

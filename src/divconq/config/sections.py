@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import Suppress, arg
 
+from divconq.checks import SettingError
 from divconq.division import DIVISIONS
 from divconq.io.yaml_values import Above, AtLeast, Below, OneOf, PowerOfTwo, convert, metavar
 from divconq.masks import MASKS
@@ -35,13 +36,18 @@ def checked(item: "dataclasses.Field[Any]", value: object) -> Any:  # noqa: ANN4
     try:
         return convert(item.type, value)
     except ValueError as error:
-        raise ValueError(f"{setting_name(item)} must be {error}") from None
+        raise SettingError(f"{setting_name(item)} must be {error}") from None
 
 
 def setting_name(item: "dataclasses.Field[Any]") -> str:
-    """Return the flat name of a field, which is also its flag; ``import_file`` alone has the flag ``--import``."""
-    flags = [extra.name for extra in getattr(item.type, "__metadata__", ()) if hasattr(extra, "name")]
-    return flags[0] if flags and flags[0] != "import" else item.name
+    """Return the flat name of a field. It is also its flag, except that ``import_file`` is set by ``--import``."""
+    return item.name if flag_name(item) == "import" else flag_name(item)
+
+
+def flag_name(item: "dataclasses.Field[Any]") -> str:
+    """Return the name of a field on the command line."""
+    names = [extra.name for extra in getattr(item.type, "__metadata__", ()) if hasattr(extra, "name")]
+    return str(names[0]) if names else item.name
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,151 @@
+"""From the words of a command line to the arguments of a command, by tyro's subcommands."""
+
+import contextlib
+import dataclasses
+import io
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Union
+
+import tyro
+from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, Positional, subcommand
+
+from divconq import __version__
+from divconq.checks import did_you_mean
+from divconq.cli.arguments import (
+    AnalyzeArguments,
+    BenchArguments,
+    CompareArguments,
+    DataArguments,
+    EmbedArguments,
+    EvalArguments,
+    PresetsArguments,
+    ReproduceArguments,
+    TrainArguments,
+)
+from divconq.config import PLACES, Config, SettingError, from_yaml
+from divconq.config.sections import flag_name
+from divconq.io.yaml_values import read_yaml
+from divconq.presets import PRESETS, preset
+
+DESCRIPTION = f"""divconq {__version__}: train image-retrieval embeddings by divide and conquer
+
+  divconq train PRESET [flags]         train; the presets are {", ".join(PRESETS)}
+  divconq train --data FOLDER [flags]  train on your own photos, a folder of class folders
+  divconq train --resume RUN           continue a run that was stopped
+  divconq COMMAND --help               explain the flags, for example: divconq train cub --help"""
+
+ARGUMENTS: dict[str, type[Any]] = {
+    "train": TrainArguments,
+    "eval": EvalArguments,
+    "embed": EmbedArguments,
+    "analyze": AnalyzeArguments,
+    "compare": CompareArguments,
+    "data": DataArguments,
+    "reproduce": ReproduceArguments,
+    "bench": BenchArguments,
+    "presets": PresetsArguments,
+}
+
+
+@dataclass(frozen=True)
+class Start:
+    """The arguments that decide the defaults of all others."""
+
+    words: Positional[tuple[str, ...]] = ()
+    data: str | None = None
+    resume: Path | None = None
+    version: bool = False
+
+
+def parse(argv: list[str]) -> tuple[Start, Any, dict[str, dict[str, Any]]]:
+    """Return the start, the arguments of the command, and the arguments of the loss and the miner."""
+    start, _ = tyro.cli(Start, args=argv, prog="divconq", return_unknown_args=True, add_help=False)
+    words = start.words
+    if words and words[0] not in ARGUMENTS:
+        hint = did_you_mean(words[0], ARGUMENTS)
+        raise ValueError(f"unknown command {words[0]!r}: choose one of {', '.join(ARGUMENTS)}{hint}")
+    if start.version:
+        print(f"divconq {__version__}")
+        raise SystemExit(0)
+    kinds = {name: Annotated[kind, subcommand(name)] for name, kind in ARGUMENTS.items()}
+    if words[:1] == ("train",):
+        config = starting_config(start)
+        if start.resume is not None:
+            config = config.replace(import_file=None)  # a run folder does not run code by itself
+        default = TrainArguments.starting_from(config)
+        kinds["train"] = Annotated[TrainArguments, subcommand("train", default=default)]
+    arguments, unknown = _tyro(Union[tuple(kinds.values())], argv or ["--help"])  # noqa: UP007
+    return start, arguments, free_arguments(unknown, arguments)
+
+
+def starting_config(start: Start) -> Config:
+    """Return the settings before any flag: those of the resumed run or of a preset."""
+    if start.resume is not None:
+        return from_yaml(read_config(start.resume))
+    named = start.words[1] if len(start.words) > 1 else None
+    return preset(named or ("demo" if start.data is None else "photos"))
+
+
+def read_config(run: Path) -> str:
+    """Return the text of ``config.yaml`` in a run folder."""
+    path = run / "config.yaml"
+    if not path.is_file():
+        raise ValueError(
+            f"{run} is not a run folder: it has no {path.name}; name the --out of a training run"
+        )
+    return path.read_text()
+
+
+def _tyro(kind: Any, argv: list[str]) -> tuple[Any, list[str]]:  # noqa: ANN401
+    """Parse the words; an invalid setting is raised as its own error, without tyro's frame around it."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            return tyro.cli(
+                kind,
+                args=argv,
+                prog="divconq",
+                description=DESCRIPTION,
+                config=(OmitArgPrefixes, OmitSubcommandPrefixes),
+                return_unknown_args=True,
+            )
+    except SystemExit as stop:
+        error = stop.__context__
+        while error is not None:
+            if isinstance(error, SettingError):
+                raise error from None
+            error = error.__context__
+        print(printed.getvalue(), file=sys.stderr, end="")
+        raise
+
+
+def free_arguments(unknown: list[str], arguments: Any) -> dict[str, dict[str, Any]]:  # noqa: ANN401
+    """Return the arguments of the loss and the miner, which tyro does not know, such as ``--loss.alpha 2``.
+
+    >>> free_arguments(["--loss.alpha", "1e-1", "--miner.margin=2"], TrainArguments())
+    {'loss': {'alpha': 0.1}, 'miner': {'margin': 2}}
+    """
+    free: dict[str, dict[str, Any]] = {"loss": {}, "miner": {}}
+    words = iter(unknown)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        owner, _, name = flag.removeprefix("--").partition(".")
+        if owner not in free or not name or not isinstance(arguments, TrainArguments):
+            kind = "flag" if flag.startswith("-") else "word"
+            raise ValueError(
+                f"unknown {kind} {flag}{did_you_mean(flag, _flags(arguments)) or '; see --help'}"
+            )
+        value = value if equals else next(words, "")
+        if not value or value.startswith("--"):
+            raise ValueError(f"{word} needs a value, for example {flag} 0.1")
+        free[owner][name.replace("-", "_")] = read_yaml(value, flag)
+    return free
+
+
+def _flags(arguments: Any) -> list[str]:  # noqa: ANN401
+    fields = list(dataclasses.fields(arguments))
+    if isinstance(arguments, TrainArguments):
+        fields += [item for _, item in PLACES.values()]
+    return [f"--{flag_name(item).replace('_', '-')}" for item in fields]
