@@ -1,6 +1,6 @@
-"""Where retrieval fails: the worst queries, confused classes, likely label errors, near-duplicates.
+"""Errors of retrieval: the worst queries, confused classes, likely label errors, and near-duplicates.
 
-The paper shows single failures only (section 4.3, "Subspace learning"); these lists find them in any dataset.
+The paper shows single failures (section 4.3, "Subspace learning"). These functions list them for any dataset.
 """
 
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
-from divconq.analysis.subspaces import positives
+from divconq.analysis.measures.nearest import positives
 from divconq.division.kmeans import check_points, exact_products
 from divconq.evaluation.metrics import check_gallery
 from divconq.evaluation.neighbours import BUDGET
 
-BYTES_PER_SCORE = 24  # a score, its copies where all are of one class, and comparisons
-VOTES = 1 << 24  # pairs of neighbours that are compared at once
+BYTES_PER_SCORE = 24  # a score, its copies if all images share a class, and comparisons
+VOTES = 1 << 24  # pairs of neighbours to compare at once
 
 
 def first_positive_ranks(
@@ -27,10 +27,10 @@ def first_positive_ranks(
     gallery_labels: Int64[Tensor, " g"] | None = None,
     budget: int = BUDGET,
 ) -> Int64[Tensor, " n"]:
-    """The rank, from 1, of the first image of the query's class; 0 for a query that has none to find.
+    """Return the rank, from 1, of the first image of each query's class; 0 if there is no such image.
 
-    Without a gallery the images search each other; of equal distances the lower index is first. If the
-    ``neighbours`` of each are known already, only those are searched that have no positive among them.
+    Without a gallery the images search each other. Ties go to the lower index. ``ranking`` are the known
+    ``neighbours``: only queries without a positive among them are searched again.
 
     >>> first_positive_ranks(torch.tensor([[0.0], [1.0], [3.0], [9.0]]), torch.tensor([5, 2, 5, 4])).tolist()
     [2, 0, 2, 0]
@@ -52,7 +52,7 @@ def first_positive_ranks(
             scores = torch.addmm(half, query[rows], searched.T, beta=-1)
             if gallery is None:
                 scores.scatter_(1, rows[:, None], -torch.inf)
-            # The queries are sorted by class: all that a block can rightly find is one stretch of the sorted gallery.
+            # The queries are sorted by class, so the positives of a block are one slice of the sorted gallery.
             start = int(torch.searchsorted(names, labels[rows[:1]]))
             end = int(torch.searchsorted(names, labels[rows[-1:]], right=True))
             right = names[start:end] == labels[rows, None]
@@ -61,7 +61,7 @@ def first_positive_ranks(
 
 
 def worst_queries(ranks: Int64[Tensor, " n"], top: int = 12) -> Int64[Tensor, " m"]:
-    """The queries whose first positive comes last, the worst first; those that find one at once are left out.
+    """Return the queries whose first positive has the highest rank, the worst first; rank 1 is left out.
 
     >>> worst_queries(torch.tensor([1, 7, 0, 30])).tolist()
     [3, 1]
@@ -72,7 +72,7 @@ def worst_queries(ranks: Int64[Tensor, " n"], top: int = 12) -> Int64[Tensor, " 
 
 @dataclass(frozen=True)
 class ConfusedPair:
-    """Two classes, how often an image of one is nearest to an image of the other, and the share of their images."""
+    """Two classes, how often an image of one finds the other first, and the share of their images that do."""
 
     first: int
     second: int
@@ -86,9 +86,10 @@ def confused_pairs(
     gallery_labels: Int64[Tensor, " g"] | None = None,
     top: int = 12,
 ) -> list[ConfusedPair]:
-    """The pairs of classes of which most images find the other class first, in either direction.
+    """Return the pairs of classes that are confused most, in either direction.
 
-    Of equal counts the pair with the larger share of its queries comes first. Needs the nearest neighbour only.
+    An image is confused if its nearest neighbour has the other class. Ties go to the pair with the larger share of
+    its queries. Only the first column of ``ranking`` is used.
 
     >>> confused_pairs(torch.tensor([[1], [0], [1], [2]]), torch.tensor([4, 6, 6, 4]))
     [ConfusedPair(first=4, second=6, count=3, share=0.75)]
@@ -110,7 +111,7 @@ def confused_pairs(
 
 @dataclass(frozen=True)
 class LabelError:
-    """An image, the class it has, the class its neighbours have, and how much more they vote for theirs."""
+    """An image, its class, the class of its neighbours, and the margin of their vote."""
 
     image: int
     label: int
@@ -121,10 +122,10 @@ class LabelError:
 def label_errors(
     ranking: Int64[Tensor, "n k"], labels: Int64[Tensor, " n"], agreement: float = 0.8
 ) -> list[LabelError]:
-    """Images whose k nearest neighbours agree on another class, the most certain first.
+    """Return the images whose k nearest neighbours agree on another class, the highest score first.
 
-    At least the share ``agreement`` of the neighbours are of one other class (of equals that of the nearest);
-    score = (their votes - votes for the image's own class) / k.
+    At least the share ``agreement`` of the neighbours must have the same other class. Ties go to the class of the
+    nearest. The score is (votes for that class - votes for the image's own class) / k.
 
     >>> label_errors(torch.tensor([[1, 2], [2, 3], [1, 3], [2, 1]]), torch.tensor([0, 1, 1, 1]))
     [LabelError(image=0, label=0, suggested=1, score=1.0)]
@@ -135,7 +136,7 @@ def label_errors(
     for start in range(0, len(ranking), rows := max(1, VOTES // k**2)):
         own, names = labels[start : start + rows], labels[ranking[start : start + rows]]
         support = (names[:, :, None] == names[:, None]).sum(2)
-        leader = support.argmax(1, keepdim=True)  # the first of equals, which is the nearest
+        leader = support.argmax(1, keepdim=True)  # ties go to the nearest
         suggested, votes = names.gather(1, leader)[:, 0], support.gather(1, leader)[:, 0]
         lead = votes - (names == own[:, None]).sum(1)
         for i in ((suggested != own) & (votes >= agreement * k)).nonzero().flatten().tolist():
@@ -145,7 +146,7 @@ def label_errors(
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Pairs of images that are too near, their distances from the smallest, and what counted as too near."""
+    """Pairs of near-duplicates, their distances in ascending order, and the threshold."""
 
     pairs: Int64[Tensor, "m 2"]
     distances: Float32[Tensor, " m"]
@@ -155,10 +156,10 @@ class Duplicates:
 def near_duplicates(
     index: Int64[Tensor, " n"], distance: Float32[Tensor, " n"], fraction: float = 0.2
 ) -> Duplicates:
-    """Images with a near-duplicate in another class, or another split, each with the nearest such image.
+    """Return the images with a near-duplicate in another class or split, each with its nearest such image.
 
-    ``index`` and ``distance`` are what ``nearest_other`` finds, so no image with a duplicate is missed. Too near
-    is a distance of at most ``fraction`` times the median of all those distances; NaN if there are none.
+    ``index`` and ``distance`` come from ``nearest_other``. The threshold is ``fraction`` times the median of all
+    these distances; NaN if there are none.
 
     >>> near_duplicates(torch.tensor([1, 0, 1]), torch.tensor([0.1, 0.1, 1.0]), fraction=1.0).pairs.tolist()
     [[0, 1]]
@@ -168,15 +169,15 @@ def near_duplicates(
     near = (known & (distance <= threshold)).nonzero().flatten()
     pairs = torch.stack([near, index[near]], 1).sort(1).values
     pairs, place = pairs.unique(dim=0, return_inverse=True)
-    apart = distance.new_empty(len(pairs)).scatter_(0, place, distance[near])
-    order = apart.argsort(stable=True)
-    return Duplicates(pairs[order], apart[order], threshold)
+    gaps = distance.new_empty(len(pairs)).scatter_(0, place, distance[near])
+    order = gaps.argsort(stable=True)
+    return Duplicates(pairs[order], gaps[order], threshold)
 
 
 def _first_ranks(
     scores: Float32[Tensor, "b g"], columns: Int64[Tensor, " p"], right: Bool[Tensor, "b p"]
 ) -> Int64[Tensor, " b"]:
-    """The rank of the best score among the columns that are right; of equal scores the lower column is first."""
+    """Return the rank of the best score among the right columns; ties go to the lower column."""
     among = scores[:, columns].masked_fill_(~right, -torch.inf)
     place = among.argmax(1, keepdim=True)
     best = among.gather(1, place)

@@ -1,4 +1,4 @@
-"""Who is near to whom: nearest images of all, of the same class, of another; and how far they are."""
+"""Nearest neighbours: among all images, within a class, in another class; and their distances."""
 
 import math
 
@@ -7,9 +7,10 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from divconq.division.kmeans import check_points, exact_products
+from divconq.evaluation.metrics import occurrences
 from divconq.evaluation.neighbours import BUDGET, nearest
 
-BLOCK = 1 << 26  # bytes that are copied at once
+BLOCK = 1 << 26  # bytes to copy at once
 
 
 def neighbours(
@@ -20,9 +21,10 @@ def neighbours(
     queries: Int64[Tensor, " q"] | None = None,
     budget: int = BUDGET,
 ) -> Int64[Tensor, "m k"]:
-    """Indices of the ``k`` nearest in the gallery (without one: among the other points), the nearest first.
+    """Return the indices of the ``k`` nearest gallery points, the nearest first.
 
-    Only for the ``queries`` if these are named. Where there are fewer than k to find, fewer are found.
+    Without a gallery, each point searches all other points. ``queries`` selects the rows of ``x`` that search;
+    the default is all rows. The result has fewer than k columns if there are fewer points to find.
 
     >>> neighbours(torch.tensor([[0.0], [1.0], [3.0]]), k=5).tolist()
     [[1, 2], [0, 2], [1, 0]]
@@ -43,7 +45,7 @@ def neighbours(
 def distances(
     x: Float[Tensor, "q d"], gallery: Float[Tensor, "g d"], index: Int64[Tensor, "q k"]
 ) -> Float32[Tensor, "q k"]:
-    """Distances |x_i - y_j| to the gallery images j that are named for each i; NaN for -1.
+    """Return the distances |x_i - y_j| for every gallery index j in row i of ``index``; NaN where j is -1.
 
     >>> line = torch.tensor([[0.0], [1.0], [3.0]])
     >>> distances(line, line, neighbours(line, k=2)).tolist()
@@ -52,7 +54,7 @@ def distances(
     result = torch.full(index.shape, math.nan, device=x.device)
     if result.numel() == 0 or len(gallery) == 0:
         return result
-    rows, start = rows_at_once(8 * x.shape[1] * index.shape[1]), 0
+    rows, start = rows_per_block(8 * x.shape[1] * index.shape[1]), 0
     for some in index.split(rows):
         block = slice(start, start + len(some))
         difference = x[block, None].float() - gallery[some.clamp(min=0)].float()
@@ -64,7 +66,9 @@ def distances(
 def nearest_same(
     x: Float[Tensor, "n d"], labels: Int64[Tensor, " n"]
 ) -> tuple[Int64[Tensor, " n"], Float32[Tensor, " n"]]:
-    """For each image the nearest other one of its class, and the distance; -1 and NaN where it is alone.
+    """Return for each image the nearest other image of its class, and the distance.
+
+    The index is -1 and the distance NaN if the class has no other image.
 
     >>> nearest_same(torch.tensor([[0.0], [1.0], [3.0], [9.0]]), torch.tensor([5, 5, 5, 2]))
     (tensor([ 1,  0,  1, -1]), tensor([1., 1., 2., nan]))
@@ -76,57 +80,71 @@ def nearest_same(
     starts = sizes.cumsum(0) - sizes
     for size in sizes[sizes > 1].unique().tolist():
         members = order[starts[sizes == size, None] + torch.arange(size, device=x.device)]
-        for some in members.split(rows_at_once(8 * size * (size + x.shape[1]))):
+        for some in members.split(rows_per_block(8 * size * (size + x.shape[1]))):
             index[some] = some.gather(1, _nearest_within(points[some]))
     return index, distances(x, x, index[:, None])[:, 0]
 
 
 def nearest_other(
     x: Float[Tensor, "n d"],
-    marks: Int64[Tensor, " n"],
+    groups: Int64[Tensor, " n"],
     ranking: Int64[Tensor, "q k"] | None = None,
     *,
     queries: Int64[Tensor, " q"] | None = None,
     budget: int = BUDGET,
 ) -> tuple[Int64[Tensor, " q"], Float32[Tensor, " q"]]:
-    """For each image the nearest one of another mark (class, or split), and the distance; -1 and NaN if none.
+    """Return for each image the nearest image of another group (class or split), and the distance.
 
-    Only for the ``queries`` if these are named. If the ``neighbours`` of each are known already, only those are
-    searched whose neighbours all have its mark.
+    The index is -1 and the distance NaN if there is only one group. ``queries`` selects the rows that search.
+    ``ranking`` are their known ``neighbours``: only images whose neighbours all have their own group are searched
+    again.
 
     >>> nearest_other(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([5, 5, 2]))
     (tensor([2, 2, 1]), tensor([3., 2., 2.]))
     """
     check_points(x)
     asked = torch.arange(len(x), device=x.device) if queries is None else queries
-    own, index = marks[asked], torch.full((len(asked),), -1, device=x.device)
+    own, index = groups[asked], torch.full((len(asked),), -1, device=x.device)
     if ranking is not None and ranking.shape[1]:
-        differs = marks[ranking] != own[:, None]
+        differs = groups[ranking] != own[:, None]
         first = ranking.gather(1, differs.int().argmax(1, keepdim=True))[:, 0]
         index = first.masked_fill(~differs.any(1), -1)
     left = (index < 0).nonzero().flatten()
-    if len(left) and len(marks.unique()) > 1:
-        found = nearest(x[asked[left]], x, 1, exclude=own[left], marks=marks, budget=budget)
+    if len(left) and len(groups.unique()) > 1:
+        found = nearest(x[asked[left]], x, 1, exclude=own[left], marks=groups, budget=budget)
         index[left] = torch.cat(list(found))[:, 0]
     return index, distances(x[asked], x, index[:, None])[:, 0]
 
 
+def positives(
+    labels: Int64[Tensor, " n"], gallery_labels: Int64[Tensor, " g"] | None = None
+) -> Int64[Tensor, " n"]:
+    """Return how many images of its class each image can find in the gallery, or among the other images.
+
+    >>> positives(torch.tensor([3, 3, 8])).tolist(), positives(torch.tensor([3, 8]), torch.tensor([8])).tolist()
+    ([1, 1, 0], [0, 1])
+    """
+    if gallery_labels is None:
+        return occurrences(labels, labels) - 1
+    return occurrences(labels, gallery_labels)
+
+
+def rows_per_block(size: int) -> int:
+    """Return how many rows of ``size`` bytes fit into one block.
+
+    >>> rows_per_block(1 << 20)
+    64
+    """
+    return max(1, BLOCK // size)
+
+
 def _nearest_within(x: Float32[Tensor, "c s d"]) -> Int64[Tensor, "c s"]:
-    """For each point, in each of c sets of one size, the nearest other of its set; of equals the first."""
+    """Return for each point in each of c sets the nearest other point of its set; ties go to the lower index."""
     half, best = x.square().sum(2) / 2, []
     own = torch.arange(x.shape[1], device=x.device)
     with exact_products(x.device.type):
-        for rows in own.split(rows_at_once(8 * len(x) * x.shape[1])):
+        for rows in own.split(rows_per_block(8 * len(x) * x.shape[1])):
             scores = x[:, rows] @ x.mT - half[:, None]
             scores[:, rows - rows[0], rows] = -torch.inf
             best.append(scores.argmax(2))
     return torch.cat(best, 1)
-
-
-def rows_at_once(size: int) -> int:
-    """How many rows of ``size`` bytes are copied at once.
-
-    >>> rows_at_once(1 << 20)
-    64
-    """
-    return max(1, BLOCK // size)

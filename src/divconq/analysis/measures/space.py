@@ -1,7 +1,7 @@
-"""The embedding space: the dimensions it uses, how classes lie in it, how evenly it is filled.
+"""The embedding space: its effective dimension, the spread of its classes, and how evenly it is filled.
 
-Three searches are costly, ``neighbours``, ``nearest_same`` and ``nearest_other``; what they find is handed on to the
-measures, which are not.
+The searches ``neighbours``, ``nearest_same`` and ``nearest_other`` are costly. The measures here take their results
+as arguments, so that each search runs once.
 """
 
 import math
@@ -11,21 +11,23 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
+from scipy.integrate import fixed_quad
+from scipy.special import betaincinv
 from torch import Tensor
 
-from divconq.analysis.nearest import rows_at_once
+from divconq.analysis.measures.nearest import rows_per_block
 from divconq.division.kmeans import check_points
 from divconq.division.partition import check_labels
 
-CONSTANT = 1e-24  # variance below this part of the mean square is rounding
-NODES = 256  # of the quadrature
+CONSTANT = 1e-24  # a variance below this share of the mean square is a rounding error
+NODES = 256  # of the Gauss-Legendre quadrature
 
 
 def effective_dimension(x: Float[Tensor, "n d"], share: float = 0.95) -> int | None:
-    """How many principal components hold ``share`` of the variance; None without points, 0 if they are all equal.
+    """Return how many principal components hold ``share`` of the variance.
 
-    min m: Σ_{i≤m} λ_i ≥ share Σ_i λ_i, with λ the falling eigenvalues of the covariance. ED of the paper's
-    section 4.3, "Subspace learning".
+    This is min m: Σ_{i≤m} λ_i ≥ share Σ_i λ_i, where λ are the eigenvalues of the covariance in descending order. It
+    is None without points and 0 if all points are equal. See the paper's section 4.3, "Subspace learning".
 
     >>> effective_dimension(torch.tensor([[9.0, 0.0, 1.0], [-9.0, 0.0, 1.0], [0.0, 0.5, 1.0]]))
     1
@@ -37,7 +39,7 @@ def effective_dimension(x: Float[Tensor, "n d"], share: float = 0.95) -> int | N
         return None
     mean, scatter = x.mean(0, dtype=torch.float64), x.new_zeros(x.shape[1], x.shape[1], dtype=torch.float64)
     squares = 0.0
-    for block in x.split(rows_at_once(8 * x.shape[1])):
+    for block in x.split(rows_per_block(8 * x.shape[1])):
         centred = block.double() - mean
         scatter += centred.T @ centred
         squares += float(block.double().square().sum())
@@ -54,10 +56,10 @@ def effective_dimensions(
     masks: Float[Tensor, "k d"],
     share: float = 0.95,
 ) -> list[int | None]:
-    """The effective dimension of every cluster in its own subspace, normalize(f(x) * relu(s_k)) for x in cluster k.
+    """Return the effective dimension of every cluster in its subspace, normalize(f(x) * relu(s_k)) for x in cluster k.
 
-    None for an empty cluster. The paper's section 4.3, "Subspace learning", and figure "Effective manifold
-    dimensionality" (iii), which shows their mean.
+    It is None for an empty cluster. See the paper's section 4.3, "Subspace learning", and figure "Effective manifold
+    dimensionality" (iii), which shows the mean.
 
     >>> f = torch.tensor([[1.0, 0.0, 3.0], [0.0, 1.0, 5.0], [2.0, 2.0, 0.0]])
     >>> effective_dimensions(f, torch.tensor([0, 0, 2]), torch.tensor([[1.0, 1.0, 0.0]] * 3))
@@ -73,18 +75,18 @@ def effective_dimensions(
 
 @dataclass(frozen=True)
 class Variances:
-    """The variance within classes, and that of their means; together they are the variance of all points."""
+    """The variance within classes, and the variance of the class means; their sum is the variance of all points."""
 
     intra: float
     inter: float
 
 
 def class_variances(x: Float[Tensor, "n d"], labels: Int64[Tensor, " n"]) -> Variances:
-    """Intra-class variance (1/n) Σ_i |x_i - m_{y(i)}|² and inter-class variance (1/n) Σ_i |m_{y(i)} - m|².
+    """Return the intra-class variance (1/n) Σ_i |x_i - m_{y(i)}|² and the inter-class (1/n) Σ_i |m_{y(i)} - m|².
 
-    m_y is the mean of class y, m that of all. Every image counts the same, so a class with one image has no
-    variance within. NaN without points. The paper shows both in section 4.3, "Division frequency and the number
-    of sub-problems", and gives no formula; these two add up to the variance of all points.
+    m_y is the mean of class y, and m the mean of all points. Every image has the same weight. Both are NaN without
+    points. The paper shows both in section 4.3, "Division frequency and the number of sub-problems", without a
+    formula.
 
     >>> class_variances(torch.tensor([[0.0], [2.0], [5.0], [5.0]]), torch.tensor([0, 0, 1, 1]))
     Variances(intra=0.5, inter=4.0)
@@ -94,7 +96,7 @@ def class_variances(x: Float[Tensor, "n d"], labels: Int64[Tensor, " n"]) -> Var
         return Variances(math.nan, math.nan)
     names, place, counts = labels.unique(return_inverse=True, return_counts=True)
     sums = x.new_zeros(len(names), x.shape[1], dtype=torch.float64)
-    rows = rows_at_once(8 * x.shape[1])
+    rows = rows_per_block(8 * x.shape[1])
     for block, classes in zip(x.split(rows), place.split(rows), strict=True):
         sums.index_add_(0, classes, block.double())
     means = sums / counts[:, None]
@@ -107,11 +109,11 @@ def class_variances(x: Float[Tensor, "n d"], labels: Int64[Tensor, " n"]) -> Var
 
 
 def positive_negative_ratio(same: Float[Tensor, " n"], other: Float[Tensor, " n"]) -> float:
-    """Expected ratio of the distances to the nearest image of the same class and of another class.
+    """Return the mean ratio (1/n) Σ_i same_i / other_i of the distances to the nearest positive and negative.
 
-    (1/n) Σ_i same_i / other_i, as ``nearest_same`` and ``nearest_other`` give them; images without the one or the
-    other, or with a copy in another class (other_i = 0), are left out. NaN if none is left. The paper's
-    section 4.3, "Division frequency and the number of sub-problems".
+    ``same`` and ``other`` come from ``nearest_same`` and ``nearest_other``. Images without a positive or a negative,
+    and images with a copy in another class (other_i = 0), are left out. The ratio is NaN if no image is left. See the
+    paper's section 4.3, "Division frequency and the number of sub-problems".
 
     >>> positive_negative_ratio(torch.tensor([1.0, 3.0, float("nan")]), torch.tensor([2.0, 2.0, 2.0]))
     1.0
@@ -121,9 +123,9 @@ def positive_negative_ratio(same: Float[Tensor, " n"], other: Float[Tensor, " n"
 
 
 def expected_distance(found: Float[Tensor, "n m"], k: int) -> float:
-    """ED_k, the expected mean distance to the k nearest: (1/n) Σ_i (1/k) Σ_{j≤k} |x_i - x_(j)|.
+    """Return ED_k, the mean distance to the k nearest neighbours: (1/n) Σ_i (1/k) Σ_{j≤k} |x_i - x_(j)|.
 
-    ``found`` are the distances to the neighbours, the nearest first; NaN where there are fewer than k. The
+    ``found`` holds the distances to the neighbours, the nearest first. ED_k is NaN if there are fewer than k. See the
     paper's section 4.3, "Division frequency and the number of sub-problems", and supplement "UMAP visualization".
 
     >>> expected_distance(torch.tensor([[1.0, 3.0], [2.0, 4.0]]), k=1)
@@ -133,32 +135,31 @@ def expected_distance(found: Float[Tensor, "n m"], k: int) -> float:
 
 
 def expected_distance_on_sphere(n: int, d: int, k: int) -> float:
-    """ED_k of ``n`` independent points, uniform on the unit sphere of R^d.
+    """Return ED_k of ``n`` independent points with a uniform distribution on the unit sphere of R^d.
 
-    The squared distance of two points is 4 B, B ~ Beta((d-1)/2, (d-1)/2), and the j-th smallest of n - 1 uniform
-    numbers has the distribution Beta(j, n-j): E|x_i - x_(j)| = ∫_0^1 2 √F_B⁻¹(F_j⁻¹(p)) dp. NaN if n ≤ k or d < 2.
-    The paper's supplement, "UMAP visualization", has 1.275 and 1.290.
+    The squared distance of two points is 4 B with B ~ Beta((d-1)/2, (d-1)/2). The j-th smallest of n - 1 uniform
+    numbers has the distribution Beta(j, n-j). Therefore E|x_i - x_(j)| = ∫_0^1 2 √F_B⁻¹(F_j⁻¹(p)) dp. ED_k is NaN if
+    n ≤ k or d < 2. The paper's supplement, "UMAP visualization", gives 1.275 and 1.290.
 
     >>> [round(expected_distance_on_sphere(60_502, 512, k), 3) for k in (1, 10)]
     [1.275, 1.29]
     """
-    from scipy.special import betaincinv
-
     if k < 1 or n <= k or d < 2:
         return math.nan
-    node, weight = np.polynomial.legendre.leggauss(NODES)
-    j = np.arange(1, k + 1)[:, None]
-    uniform = betaincinv(j, n - j, (node + 1) / 2)
-    distance = 2 * np.sqrt(betaincinv((d - 1) / 2, (d - 1) / 2, uniform))
-    return float((distance * weight / 2).sum(1).mean())
+    half, j = (d - 1) / 2, np.arange(1, k + 1)[:, None]
+    mean, _ = fixed_quad(
+        lambda p: 2 * np.sqrt(betaincinv(half, half, betaincinv(j, n - j, p))), 0, 1, n=NODES
+    )
+    return float(mean.mean())
 
 
 def hubness(ranking: Int64[Tensor, "q k"], found: int, of: int | None = None) -> float:
-    """Skewness E[(N - EN)³] / Var(N)^{3/2} of N, how often each of the ``found`` images is among the k nearest.
+    """Return the skewness E[(N - EN)³] / Var(N)^{3/2}, where N counts how often an image is among the k nearest.
 
-    0 if all are found equally often: far above it a few hubs are near to everything. NaN without neighbours. If
-    the q queries are a sample ``of`` more, N is counted for all of those: the moments are estimated without bias.
-    The number behind "high-density hubs" in the paper's section 4.3 and supplement "UMAP visualization".
+    It is 0 if each of the ``found`` images is found equally often. A large value means that a few hubs are near to
+    everything. It is NaN without neighbours. If the q queries are a sample of ``of`` queries, N counts all of them,
+    and its raw moments are estimated without bias. It measures the "high-density hubs" of the paper's section 4.3
+    and supplement "UMAP visualization".
 
     >>> round(hubness(torch.tensor([[1], [0], [0], [0]]), found=4), 3)
     0.816
@@ -170,10 +171,11 @@ def hubness(ranking: Int64[Tensor, "q k"], found: int, of: int | None = None) ->
 
 
 def _central_moments(ranking: Int64[Tensor, "q k"], found: int, of: int) -> tuple[float, float, float]:
-    """Mean, variance and third central moment of N, how often an image is found by ``of`` queries.
+    """Return the mean, variance and third central moment of N, how often ``of`` queries find an image.
 
-    Of those, q are drawn, and S of the N are among them: E[S(S-1)..(S-r+1)] / q(q-1)..(q-r+1) is
-    N(N-1)..(N-r+1) / of(of-1)..(of-r+1), the expectation being over all draws.
+    The ranking has q of these queries, and S of them find the image. Over all samples of q queries,
+    E[S(S-1)..(S-r+1)] / q(q-1)..(q-r+1) = N(N-1)..(N-r+1) / of(of-1)..(of-r+1). scipy.stats has no estimator for
+    such samples; without sampling the result is that of scipy.stats.skew.
     """
     times, q = ranking[ranking >= 0].bincount(minlength=found).double(), len(ranking)
     falling, product, scale = [], torch.ones_like(times), 1.0

@@ -1,19 +1,19 @@
-"""The embedding f of all images of a run, computed once and kept in its folder."""
+"""Embeddings of all images of a run, cached in the run folder."""
 
 import hashlib
 import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float32
 from torch import Tensor
 
 from divconq.accel.device import threads
-from divconq.analysis.findings import Split
-from divconq.analysis.runs import RunRecord, Snapshot
+from divconq.analysis.run_record import RunRecord, Snapshot, Which
+from divconq.analysis.subject import Split
 from divconq.config import Config
 from divconq.data.dataset import Chosen, ImageSet, InMemory
 from divconq.data.images.files import Decoded
@@ -23,45 +23,39 @@ from divconq.io.atomic import write_atomically
 from divconq.training.scoring import embed_images
 
 FORMAT = "divconq embeddings 1"
-SETTINGS = (
-    "backbone",
-    "dim",
-    "pooling",
-    "image_size",
-    "resize",
-)  # which decide, with weights and images, what f is
+SETTINGS = ("backbone", "dim", "pooling", "image_size", "resize")  # the settings that f depends on
 
 
-def embeddings(
+def cached_embeddings(
     record: RunRecord,
     snapshot: Snapshot,
     images: Mapping[Split, ImageSet],
-    which: Literal["last", "best"] = "last",
+    which: Which = "last",
     device: torch.device | None = None,
 ) -> dict[Split, Float32[Tensor, "_ d"]]:
-    """Unit vectors f(x) / |f(x)| without masks, for each split, on the CPU.
+    """Return the unit vectors f(x) / |f(x)| without masks for each split, on the CPU.
 
-    They are kept in ``analysis/embeddings-last.safetensors`` (or ``-best``) of the run's folder, in float32 so that
-    searches rank as evaluation does. If weights, settings or images have changed since, or the file is damaged,
-    they are computed again.
+    The cache is ``analysis/embeddings-last.safetensors`` (or ``-best``) in the run folder. It is float32, so that
+    searches give the same ranks as the evaluation. If the weights, settings or images have changed, or the file is
+    damaged, the embeddings are computed again.
     """
     file = record.folder / "analysis" / f"embeddings-{which}.safetensors"
-    key = identity(record.config, snapshot, images)
-    kept = _read(file, key)
-    if kept is not None and kept.keys() == images.keys():
-        return {split: kept[split] for split in images}
+    key = cache_key(record.config, snapshot, images)
+    cached = _read(file, key)
+    if cached is not None and cached.keys() == images.keys():
+        return {split: cached[split] for split in images}
     model = snapshot.network.to(device or torch.device("cpu"))
     made: dict[Split, Tensor] = {}
     for split, some in images.items():
         f = embed_images(record.config, model, some, progress=f"embedding {split}").cpu()
         check_points(f)
         made[split] = f.contiguous()
-    _keep(file, key, made)
+    _write(file, key, made)
     return made
 
 
-def identity(config: Config, snapshot: Snapshot, images: Mapping[Split, ImageSet]) -> str:
-    """A hash of all that decides the embeddings: weights, how images are seen, and the images."""
+def cache_key(config: Config, snapshot: Snapshot, images: Mapping[Split, ImageSet]) -> str:
+    """Return a hash of everything the embeddings depend on: weights, settings and images."""
     digest = hashlib.sha256(FORMAT.encode())
     for name, weight in snapshot.network.state_dict().items():
         digest.update(name.encode())
@@ -75,7 +69,7 @@ def identity(config: Config, snapshot: Snapshot, images: Mapping[Split, ImageSet
 
 
 def _contents(images: ImageSet, workers: int) -> bytes:
-    """What tells that images have changed: the stamps of their files, or their pixels."""
+    """Return the fingerprints of the image files, or a hash of the pixels of images in memory."""
     store, rows = images.pixels, torch.arange(len(images))
     while isinstance(store, Chosen):
         rows, store = store.index[rows], store.source
@@ -89,7 +83,7 @@ def _contents(images: ImageSet, workers: int) -> bytes:
 
 
 def _read(file: Path, key: str) -> dict[str, Tensor] | None:
-    """The embeddings in a file, if they are those of ``key`` and undamaged."""
+    """Return the embeddings in a file; None if it has another key, is damaged, or does not exist."""
     from safetensors import safe_open
 
     try:
@@ -99,11 +93,11 @@ def _read(file: Path, key: str) -> dict[str, Tensor] | None:
                 return None
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (no mapping)
         return tensors if about.get("sum") == _sum(tensors) else None
-    except Exception:  # there is none, or it is damaged, which fails in many ways
+    except Exception:  # a missing or damaged file can raise many kinds of errors
         return None
 
 
-def _keep(file: Path, key: str, made: Mapping[Split, Tensor]) -> None:
+def _write(file: Path, key: str, made: Mapping[Split, Tensor]) -> None:
     from safetensors.torch import save_file
 
     tensors = {str(split): f for split, f in made.items()}
@@ -111,8 +105,8 @@ def _keep(file: Path, key: str, made: Mapping[Split, Tensor]) -> None:
         file.parent.mkdir(exist_ok=True)
         about = {"format": FORMAT, "key": key, "sum": _sum(tensors)}
         write_atomically(file, lambda path: save_file(tensors, path, about))
-    except Exception as error:  # a full disk, or a folder that is not ours
-        warnings.warn(f"the embeddings are not kept for the next time ({error})", stacklevel=3)
+    except Exception as error:  # for example a full disk or a read-only folder
+        warnings.warn(f"the embeddings could not be cached ({error})", stacklevel=3)
 
 
 def _sum(tensors: Mapping[str, Tensor]) -> str:
