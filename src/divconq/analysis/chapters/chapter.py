@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from divconq.analysis.drawing import Figure
 from divconq.analysis.study import Study
@@ -11,7 +11,8 @@ from divconq.analysis.study import Study
 Result = TypeVar("Result")
 
 
-class Plot(NamedTuple, Generic[Result]):
+@dataclass(frozen=True)
+class Plot(Generic[Result]):
     """A figure of a chapter: its caption, and the function that draws it or returns None."""
 
     caption: str

@@ -145,8 +145,8 @@ def summary(spaces: Spaces) -> Iterator[str]:
     train, test = spaces[0].train, spaces[0].test
     if train.effective_dimension is not None:
         yield (
-            f"The training images have an effective dimension of {train.effective_dimension}: so many of {train.dim} "
-            "principal components hold 95% of their variance."
+            f"{train.effective_dimension} of {train.dim} principal components hold 95% of the variance of the "
+            "training images."
         )
     if math.isfinite(test.ed10) and math.isfinite(test.sphere_ed10):
         yield (

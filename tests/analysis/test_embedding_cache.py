@@ -8,9 +8,9 @@ import torch.nn.functional as F
 
 from analysis.made_runs import SETTINGS, made_images
 from conftest import write_photos
-from divconq.analysis import embeddings as module
-from divconq.analysis.embeddings import embeddings, identity
-from divconq.analysis.runs import read_run
+from divconq.analysis import embedding_cache as module
+from divconq.analysis import read_run
+from divconq.analysis.embedding_cache import cache_key, cached_embeddings
 from divconq.analysis.study import images_of
 from divconq.data.batches.views import test_view as see_test_view
 from divconq.data.dataset import subset
@@ -39,7 +39,7 @@ def cache(record):
 
 
 def made(record):
-    return embeddings(record, record.snapshot(), images_of(record.config))
+    return cached_embeddings(record, record.snapshot(), images_of(record.config))
 
 
 @pytest.fixture
@@ -80,8 +80,8 @@ def test_they_are_computed_once(run, passes):
 def test_the_best_epoch_has_its_own(run, passes):
     made(run)
     snapshot = run.snapshot("best")
-    embeddings(run, snapshot, images_of(run.config), "best")
-    embeddings(run, run.snapshot(), images_of(run.config))
+    cached_embeddings(run, snapshot, images_of(run.config), "best")
+    cached_embeddings(run, run.snapshot(), images_of(run.config))
     assert passes == [12, 16, 12, 16]
 
 
@@ -120,12 +120,12 @@ def test_a_changed_image_is_noticed(run, passes):
 
 def test_images_in_memory_are_told_by_their_pixels(run):
     snapshot, images = run.snapshot(), made_images([0, 1, 1])
-    key = identity(run.config, snapshot, {"test": images})
-    assert key == identity(run.config, snapshot, {"test": made_images([0, 1, 1])})
+    key = cache_key(run.config, snapshot, {"test": images})
+    assert key == cache_key(run.config, snapshot, {"test": made_images([0, 1, 1])})
     chosen = subset(images, torch.tensor([True, True, True]))
-    assert key == identity(run.config, snapshot, {"test": chosen})
+    assert key == cache_key(run.config, snapshot, {"test": chosen})
     images.pixels.images[2, 0, 0, 0] = 1
-    assert key != identity(run.config, snapshot, {"test": images})
+    assert key != cache_key(run.config, snapshot, {"test": images})
 
 
 @pytest.mark.parametrize("damage", ["half", "flipped", "empty", "nonsense", "renamed"])
@@ -151,7 +151,7 @@ def test_a_damaged_file_is_made_anew(run, passes, damage):
 
 def test_what_cannot_be_kept_is_still_used(run, passes):
     (run.folder / "analysis").write_text("a file where the folder should be")
-    with pytest.warns(UserWarning, match="the embeddings are not kept for the next time"):
+    with pytest.warns(UserWarning, match="the embeddings could not be cached"):
         assert made(run)["test"].shape == (16, run.config.dim)
 
 
@@ -159,5 +159,5 @@ def test_embeddings_that_are_not_finite_are_refused(run):
     snapshot = run.snapshot()
     snapshot.network.head.bias.data[0] = torch.nan
     with pytest.raises(ValueError, match="x must be finite, got NaN or infinity in 12 of 12 rows"):
-        embeddings(run, snapshot, images_of(run.config))
+        cached_embeddings(run, snapshot, images_of(run.config))
     assert not cache(run).exists()

@@ -7,8 +7,10 @@ import torch
 from PIL import Image
 
 from analysis.made_runs import made_images
-from divconq.analysis.findings import Duplicate, Errors, Findings, Found, Shown, Worst
-from divconq.analysis.pictures import named, pictures, thumbnail
+from divconq.analysis.chapters.errors import Duplicate, Errors, Worst
+from divconq.analysis.report.findings import Findings
+from divconq.analysis.report.thumbnails import image_refs, make_thumbnails, thumbnail
+from divconq.analysis.subject import Found, ImageRef
 from divconq.data.dataset import ImageSet
 
 
@@ -33,14 +35,14 @@ def counted(n):
 
 def findings(*shown, more=()):
     worst = tuple(Worst(image, 3, tuple(Found(other, False) for other in more)) for image in shown)
-    return Findings("d", 1, 0, 0, 0, 0, (), None, None, (), None, Errors(worst, (), (), ()), ())
+    return Findings("d", 1, 0, 0, 0, 0, {"training": (), "errors": Errors(worst, (), (), ())}, ())
 
 
 def test_exactly_the_named_images_are_read_and_each_once():
     train, test, gallery = counted(100), counted(200), counted(3)
-    shown = [Shown("test", i, "a", "") for i in (7, 199, 7, *range(20, 100))]
-    more = (Shown("train", 5, "a", ""), Shown("test", 7, "a", "", cluster=1))
-    made = pictures(findings(*shown, more=more), {"train": train, "test": test, "gallery": gallery})
+    shown = [ImageRef("test", i, "a", "") for i in (7, 199, 7, *range(20, 100))]
+    more = (ImageRef("train", 5, "a", ""), ImageRef("test", 7, "a", "", cluster=1))
+    made = make_thumbnails(findings(*shown, more=more), {"train": train, "test": test, "gallery": gallery})
     assert set(made) == {("train", 5), ("test", 7), ("test", 199), *(("test", i) for i in range(20, 100))}
     assert sorted(test.pixels.loaded) == [7, *range(20, 100), 199]
     assert train.pixels.loaded == [5]
@@ -54,16 +56,16 @@ def test_exactly_the_named_images_are_read_and_each_once():
         assert abs(np.asarray(image).astype(int) - index).max() <= 2
 
 
-def test_a_split_that_is_not_there_has_no_pictures():
-    shown = Shown("gallery", 0, "a", ""), Shown("test", 1, "a", "")
-    assert set(pictures(findings(*shown), {"test": counted(2)})) == {("test", 1)}
-    assert pictures(findings(*shown), {}) == {}
+def test_a_split_that_is_not_there_has_no_make_thumbnails():
+    shown = ImageRef("gallery", 0, "a", ""), ImageRef("test", 1, "a", "")
+    assert set(make_thumbnails(findings(*shown), {"test": counted(2)})) == {("test", 1)}
+    assert make_thumbnails(findings(*shown), {}) == {}
 
 
 def test_images_are_named_wherever_they_are():
-    a, b = Shown("test", 3, "a", ""), Shown("train", 4, "b", "")
-    assert list(named(((a,), (), ((b, a),), (1, 2.0), "test", None, {"x": 1}))) == [a, b, a]
-    assert list(named(Duplicate(a, b, 0.5, "splits"))) == [a, b]
+    a, b = ImageRef("test", 3, "a", ""), ImageRef("train", 4, "b", "")
+    assert list(image_refs(((a,), (), ((b, a),), (1, 2.0), "test", None, {"x": 1}))) == [a, b, a]
+    assert list(image_refs(Duplicate(a, b, 0.5, "splits"))) == [a, b]
 
 
 @pytest.mark.parametrize(("aspect", "size"), [(1.0, (112, 112)), (500.0, (112, 1)), (1 / 500, (1, 112))])
@@ -73,5 +75,5 @@ def test_a_thumbnail_of_any_shape(aspect, size):
 
 
 def test_images_in_memory_are_square():
-    made = pictures(findings(Shown("test", 0, "a", "")), {"test": made_images([0, 0])})
+    made = make_thumbnails(findings(ImageRef("test", 0, "a", "")), {"test": made_images([0, 0])})
     assert Image.open(io.BytesIO(made["test", 0])).size == (112, 112)

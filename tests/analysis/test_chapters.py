@@ -10,20 +10,15 @@ import torch
 import torch.nn.functional as F
 
 from analysis.made_runs import PLAIN_UMAP, SETTINGS, made_subject
-from divconq.analysis import Division, read_run, subspace, subspace_hits
-from divconq.analysis.chapters import (
-    clusters_of,
-    division_step,
-    galleries,
-    shown_spaces,
-    split_classes,
-    subspaces_of,
-)
-from divconq.analysis.findings import to_json
-from divconq.analysis.geometry import geometry, map_of, space_of
-from divconq.analysis.mistakes import errors_of
-from divconq.analysis.pictures import named
-from divconq.analysis.study import analyse, short_names, study
+from divconq.analysis import Division, analyse, read_run, subspace, subspace_hits
+from divconq.analysis.chapters.clusters import clusters_of, division_step, galleries, split_classes
+from divconq.analysis.chapters.errors import errors_of
+from divconq.analysis.chapters.projection import map_of
+from divconq.analysis.chapters.spaces import geometry, space_of
+from divconq.analysis.chapters.subspaces import shown_spaces, subspaces_of
+from divconq.analysis.report.findings import collect_findings, to_json
+from divconq.analysis.report.thumbnails import image_refs
+from divconq.analysis.study import Study, short_names
 from divconq.analysis.subject import sample
 from divconq.config import Config
 from divconq.runs import checkpoints
@@ -53,6 +48,12 @@ def runs(photos, tmp_path_factory):
     train(dataclasses.replace(config, k_max=1, epochs=1), folder / "whole")
     train(dataclasses.replace(config, data=str(folder / "shop.csv")), folder / "shop")
     return folder
+
+
+def study(records, **options):
+    """The findings of runs, and the images of the first."""
+    opened = Study(records, **options)
+    return collect_findings(opened), opened.images
 
 
 @pytest.fixture
@@ -100,21 +101,23 @@ def test_a_whole_run(runs, photos):
     assert (findings.test_images, findings.test_classes) == (48, 8)
     assert list(images) == ["train", "test"]
     logged = record.metrics[-1]["recall@1"]
-    assert findings.subspaces.final_recall == pytest.approx(logged)
-    assert findings.subspaces.queries == 48
-    assert len(findings.subspaces.masks) == len(findings.subspaces.recalls) == 2
-    assert [step.k for step in findings.clusters.divisions] == [2, 2]
-    assert len(findings.clusters.galleries) == 2
-    assert findings.clusters.factors is findings.subspaces.factors is None
-    (space,) = findings.spaces
+    assert findings.chapters["subspaces"].final_recall == pytest.approx(logged)
+    assert findings.chapters["subspaces"].queries == 48
+    assert len(findings.chapters["subspaces"].masks) == len(findings.chapters["subspaces"].recalls) == 2
+    assert [step.k for step in findings.chapters["clusters"].divisions] == [2, 2]
+    assert len(findings.chapters["clusters"].galleries) == 2
+    assert findings.chapters["clusters"].factors is findings.chapters["subspaces"].factors is None
+    (space,) = findings.chapters["spaces"]
     assert (space.name, space.train.images, space.test.images, space.test.dim) == ("divided", 48, 48, 16)
     assert len(space.cluster_dimensions) == 2
-    assert (len(findings.map.points), findings.map.of) == (96, 96)
-    assert findings.map.splits == ("train",) * 48 + ("test",) * 48
-    assert findings.map.labels == tuple(torch.cat([images["train"].labels, images["test"].labels]).tolist())
-    assert findings.errors.duplicates
+    assert (len(findings.chapters["map"].points), findings.chapters["map"].of) == (96, 96)
+    assert findings.chapters["map"].splits == ("train",) * 48 + ("test",) * 48
+    assert findings.chapters["map"].labels == tuple(
+        torch.cat([images["train"].labels, images["test"].labels]).tolist()
+    )
+    assert findings.chapters["errors"].duplicates
     assert json.loads(to_json(findings))["spaces"][0]["name"] == "divided"
-    for shown in named(findings):
+    for shown in image_refs(findings):
         some = images[shown.split]
         assert shown.path == some.paths[shown.index]
         assert shown.label == some.names[some.labels[shown.index]]
@@ -122,7 +125,7 @@ def test_a_whole_run(runs, photos):
 
 def test_training_is_what_was_logged(runs):
     record = read_run(runs / "divided")
-    (training,) = study([record])[0].training
+    (training,) = study([record])[0].chapters["training"]
     assert training.curves["loss"] == ((1, 2, 3), tuple(row["loss"] for row in record.metrics))
     assert {"epoch", "seconds"}.isdisjoint(training.curves)
     assert set(training.curves) | {"epoch", "seconds"} == set(record.metrics[-1])
@@ -136,10 +139,10 @@ def test_pictures_of_all_that_is_named(runs):
     findings, pictures = analyse(
         [runs / "divided", runs / "divided" / ".." / "divided"], device="cpu", say=said.append
     )
-    assert set(pictures) == {(shown.split, shown.index) for shown in named(findings)}
-    assert len(findings.training) == 1, "a folder counts once"
+    assert set(pictures) == {(shown.split, shown.index) for shown in image_refs(findings)}
+    assert len(findings.chapters["training"]) == 1, "a folder counts once"
     assert said[0] == "embeddings of divided"
-    assert said[-1] == "pictures"
+    assert said[-1] == "thumbnails"
 
 
 def test_the_best_epoch(runs, copy):
@@ -152,15 +155,21 @@ def test_the_best_epoch(runs, copy):
 def test_a_gallery_and_cameras(runs):
     record = read_run(runs / "shop")
     findings, _ = study([record])
-    assert findings.missing == ("Searches here also count what the same camera saw, which scores leave out.",)
+    assert findings.missing == (
+        "Searches in this report include images of the same camera; the scores leave them out.",
+    )
     assert (findings.test_images, findings.test_classes) == (48, 8)
-    assert findings.clusters.factors.names == findings.subspaces.factors.names == ("camera",)
-    assert len(findings.clusters.factors.values) == 2
-    found = [one.image for worst in findings.errors.worst for one in worst.found]
+    assert (
+        findings.chapters["clusters"].factors.names
+        == findings.chapters["subspaces"].factors.names
+        == ("camera",)
+    )
+    assert len(findings.chapters["clusters"].factors.values) == 2
+    found = [one.image for worst in findings.chapters["errors"].worst for one in worst.found]
     assert {image.split for image in found} == {"gallery"}
-    assert findings.spaces[0].test.images == 48
-    assert findings.subspaces.queries == 24
-    assert set(findings.map.splits) == {"train", "test", "gallery"}
+    assert findings.chapters["spaces"][0].test.images == 48
+    assert findings.chapters["subspaces"].queries == 24
+    assert set(findings.chapters["map"].splits) == {"train", "test", "gallery"}
 
 
 # Runs that are compared
@@ -169,26 +178,22 @@ def test_a_gallery_and_cameras(runs):
 def test_other_runs_are_compared(runs):
     names = ["divided", "whole", "unmasked", "shop"]
     findings, _ = study([read_run(runs / name) for name in names])
-    assert [space.name for space in findings.spaces] == ["divided", "whole", "unmasked"]
-    assert [training.name for training in findings.training] == names
-    assert findings.missing == ("Of shop only the training is compared: it has other test images.",)
-    alone = study([read_run(runs / "whole")])[0].spaces[0]
-    assert dataclasses.replace(findings.spaces[1], train=alone.train) == alone
-    assert findings.spaces[1].train == alone.train
+    assert [space.name for space in findings.chapters["spaces"]] == ["divided", "whole", "unmasked"]
+    assert [training.name for training in findings.chapters["training"]] == names
+    assert findings.missing == ("Only the training of shop is compared: it has other test images.",)
+    alone = study([read_run(runs / "whole")])[0].chapters["spaces"][0]
+    assert dataclasses.replace(findings.chapters["spaces"][1], train=alone.train) == alone
+    assert findings.chapters["spaces"][1].train == alone.train
 
 
-def test_the_baseline_is_the_first_run_without_division(runs, monkeypatch):
-    from divconq.analysis import study as module
-
-    asked = []
-    monkeypatch.setattr(module, "subspaces_of", lambda subject, baseline, seed: asked.append(baseline))
+def test_the_baseline_is_the_first_run_without_division(runs):
     for others, expected in (
         (["shop", "whole", "unmasked"], "whole"),
         (["unmasked", "whole"], "unmasked"),
         (["shop"], None),
     ):
-        study([read_run(runs / name) for name in ("divided", *others)])
-        assert getattr(asked[-1], "name", None) == expected
+        opened = Study([read_run(runs / name) for name in ("divided", *others)])
+        assert getattr(opened.baseline, "name", None) == expected
 
 
 # What is missing
@@ -196,18 +201,21 @@ def test_the_baseline_is_the_first_run_without_division(runs, monkeypatch):
 
 def test_a_run_that_never_divides(runs):
     findings, _ = study([read_run(runs / "whole")])
-    assert findings.clusters is None
-    assert findings.subspaces is None
+    assert findings.chapters["clusters"] is None
+    assert findings.chapters["subspaces"] is None
     assert findings.missing == ("There are no subspaces to compare: K is 1.",)
-    assert len(findings.spaces[0].cluster_dimensions) == 1
-    assert findings.errors is not None
+    assert len(findings.chapters["spaces"][0].cluster_dimensions) == 1
+    assert findings.chapters["errors"] is not None
 
 
 def test_a_run_without_masks(runs):
     findings, _ = study([read_run(runs / "unmasked")])
-    assert len(findings.clusters.galleries) == 2
-    assert findings.subspaces is None
-    assert "There are no subspaces: the run was trained with masks none." in findings.training[0].missing
+    assert len(findings.chapters["clusters"].galleries) == 2
+    assert findings.chapters["subspaces"] is None
+    assert (
+        "There are no subspaces: the run was trained with masks none."
+        in findings.chapters["training"][0].missing
+    )
 
 
 def test_a_run_without_checkpoint_has_curves_and_divisions(copy):
@@ -216,21 +224,21 @@ def test_a_run_without_checkpoint_has_curves_and_divisions(copy):
         (folder / name).unlink(missing_ok=True)
     findings, _ = study([read_run(folder)])
     assert findings.epoch is None
-    assert findings.subspaces is findings.map is findings.errors is None
-    assert findings.spaces == ()
-    assert findings.clusters.galleries == findings.clusters.split_classes == ()
-    assert not math.isnan(findings.clusters.divisions[0].nmi_classes)
-    assert "loss" in findings.training[0].curves
+    assert findings.chapters["subspaces"] is findings.chapters["map"] is findings.chapters["errors"] is None
+    assert findings.chapters["spaces"] == ()
+    assert findings.chapters["clusters"].galleries == findings.chapters["clusters"].split_classes == ()
+    assert not math.isnan(findings.chapters["clusters"].divisions[0].nmi_classes)
+    assert "loss" in findings.chapters["training"][0].curves
     (sentence,) = findings.missing
-    assert sentence.startswith("The network of divided cannot be looked at: ")
+    assert sentence.startswith("The network of divided cannot be analysed: ")
     assert "holds no last.pt" in sentence
 
 
 def test_a_run_that_stopped_at_once(tmp_path, photos):
     run = Run.create(tmp_path / "run", dataclasses.replace(SETTINGS, data=str(photos)))
     findings, pictures = analyse([run.folder], device="cpu")
-    assert findings.training[0].curves == {}
-    assert findings.clusters is None
+    assert findings.chapters["training"][0].curves == {}
+    assert findings.chapters["clusters"] is None
     assert pictures == {}
     assert json.loads(to_json(findings))["epoch"] is None
 
@@ -242,14 +250,14 @@ def test_data_that_cannot_be_found(copy):
     (folder / "config.yaml").write_text(config.replace(record.config.data, "/nowhere/photos"))
     findings, pictures = analyse([folder], device="cpu")
     (sentence,) = findings.missing
-    assert sentence.startswith("The images cannot be looked at: no dataset is called '/nowhere/photos'")
+    assert sentence.startswith("The images cannot be opened: no dataset is called '/nowhere/photos'")
     assert (findings.train_images, findings.test_classes, findings.dataset) == (0, 0, "photos")
-    assert math.isnan(findings.clusters.divisions[0].nmi_classes)
-    assert not math.isnan(findings.clusters.divisions[1].kept)
-    assert findings.clusters.galleries == ()
+    assert math.isnan(findings.chapters["clusters"].divisions[0].nmi_classes)
+    assert not math.isnan(findings.chapters["clusters"].divisions[1].kept)
+    assert findings.chapters["clusters"].galleries == ()
     assert pictures == {}
     again, _ = study([read_run(copy("whole")), read_run(folder)])
-    assert any(line.startswith("Of divided only the training is compared: ") for line in again.missing)
+    assert any(line.startswith("Only the training of divided is compared: ") for line in again.missing)
 
 
 def test_clusters_of_other_images(copy):
@@ -258,11 +266,11 @@ def test_clusters_of_other_images(copy):
     checkpoints.save(folder, "last", {**state, "partition": state["partition"][:-1]})
     findings, _ = study([read_run(folder)])
     assert findings.missing == (
-        "The clusters of divided cannot be shown: 47 images were divided, and there are 48 now.",
+        "The clusters of divided cannot be shown: the run divided 47 images, and the dataset now has 48.",
     )
-    assert findings.clusters.galleries == ()
-    assert findings.spaces[0].cluster_dimensions == ()
-    assert findings.subspaces is not None
+    assert findings.chapters["clusters"].galleries == ()
+    assert findings.chapters["spaces"][0].cluster_dimensions == ()
+    assert findings.chapters["subspaces"] is not None
 
 
 def test_a_backbone_from_a_file_that_is_not_given(copy):
@@ -274,7 +282,7 @@ def test_a_backbone_from_a_file_that_is_not_given(copy):
     (folder / "config.yaml").write_text(text)
     (sentence,) = study([read_run(folder)])[0].missing
     assert "unknown backbone" in sentence
-    assert sentence.endswith(" It was trained with --import mine.py; give it again.")
+    assert sentence.endswith(" Its training used --import mine.py; pass it again.")
 
 
 def test_without_umap(monkeypatch):
@@ -283,7 +291,10 @@ def test_without_umap(monkeypatch):
 
 
 def test_a_map_of_too_few_images():
-    assert map_of(made_subject({"train": 4, "test": 3})) == "There is no map: 7 images are too few for one."
+    assert (
+        map_of(made_subject({"train": 4, "test": 3}))
+        == "There is no map: it needs at least 8 images, and there are 7."
+    )
 
 
 def test_a_map_of_a_sample():
@@ -443,8 +454,8 @@ def test_factors_of_clusters_and_subspaces():
     division = Division(1, torch.tensor(side), subject.masks)
     found = clusters_of([division], None, subject).factors
     assert found.names == ("side",)
-    assert found.values == ((pytest.approx(1),), (pytest.approx(1),))
-    assert subspaces_of(subject).factors.values[0] == (pytest.approx(1),)
+    assert found.values.tolist() == [[pytest.approx(1)], [pytest.approx(1)]]
+    assert subspaces_of(subject).factors.values[0].tolist() == [pytest.approx(1)]
 
 
 # Geometry

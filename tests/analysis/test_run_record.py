@@ -54,7 +54,7 @@ def test_divisions_come_in_order_with_their_empty_clusters(tmp_path):
         run.save_division(epoch, torch.zeros(5, dtype=torch.int64), masks_of(k))
     divisions = read_run(run.folder).divisions
     assert [(division.epoch, division.k) for division in divisions] == [(2, 2), (998, 4), (10_002, 4)]
-    assert divisions[0].labels.tolist() == [0] * 5
+    assert divisions[0].clusters.tolist() == [0] * 5
     assert torch.equal(divisions[1].masks, torch.ones(4, 8))
 
 
@@ -65,10 +65,10 @@ def test_a_run_that_stopped_at_once(tmp_path):
     with pytest.raises(ValueError, match=r"holds no last.pt: it stopped before its first checkpoint"):
         record.snapshot()
     assert record.missing == (
-        "No epoch was logged: the run stopped before the end of its first.",
-        "There are no divisions: 0 epochs were made, and the data is divided every 2.",
-        "There is no last.pt: the subspaces cannot be looked at one by one.",
-        "There is no best.pt: the best epoch cannot be looked at.",
+        "The log is empty: the run stopped during its first epoch.",
+        "There are no divisions: the run has 0 epochs and divides every 2.",
+        "There is no last.pt: the network cannot be analysed.",
+        "There is no best.pt: the best epoch cannot be analysed.",
         "There is no model.safetensors: there is no final model.",
     )
 
@@ -82,8 +82,8 @@ def test_a_run_that_stopped_early(tmp_path):
     run.save_division(2, torch.tensor([0, 1]), masks_of(2))
     missing = read_run(run.folder).missing
     assert missing[:3] == (
-        "The run stopped early: 2 of 4 epochs are there.",
-        "No recall@1 was logged: no epoch has been evaluated yet.",
+        "The run stopped early, after 2 of 4 epochs.",
+        "The log has no recall@1: no epoch was evaluated.",
         "K reached 2 of k_max = 4.",
     )
 
@@ -93,8 +93,8 @@ def test_a_baseline_has_no_divisions_and_no_subspaces(tmp_path):
     run.log({"epoch": 4, "loss": 1.0, "recall@1": 0.5})
     missing = read_run(run.folder).missing
     assert missing[:3] == (
-        "No train_recall@1 was logged, so training and test cannot be compared epoch by epoch.",
-        "There are no divisions: k_max is 1, so all images are one cluster.",
+        "The log has no train_recall@1, so training and test scores cannot be compared.",
+        "There are no divisions: k_max is 1, so all images are in one cluster.",
         "There are no subspaces: the run was trained with masks none.",
     )
 
@@ -121,8 +121,18 @@ def test_damaged_divisions_are_named_and_left_out(tmp_path):
     assert [line.split()[0] for line in damaged] == [
         f"divisions/epoch_{e:04d}.safetensors" for e in (6, 8, 10, 12)
     ]
-    assert "labels must lie between 0 and 1" in damaged[1]
-    assert "The divisions are of different numbers of images; they cannot be compared." in record.missing
+    assert "clusters must lie between 0 and 1" in damaged[1]
+    sentence = "The divisions have different numbers of images, so they cannot be compared with each other."
+    assert sentence in record.missing
+
+
+@pytest.mark.parametrize("key", ["clusters", "labels"])
+def test_divisions_of_this_and_of_older_versions_are_read(tmp_path, key):
+    run = make_run(tmp_path)
+    file = run.folder / "divisions" / "epoch_0002.safetensors"
+    save_file({key: torch.tensor([1, 0, 1]), "masks": torch.ones(2, 8)}, file)
+    (division,) = read_run(run.folder).divisions
+    assert (division.epoch, division.k, division.clusters.tolist()) == (2, 2, [1, 0, 1])
 
 
 @pytest.mark.parametrize("kind", ["learned", "fixed", "none"])
