@@ -119,26 +119,6 @@ def summary(runs: tuple[Training, ...]) -> Iterator[str]:
         )
 
 
-def recall_figure(runs: tuple[Training, ...]) -> Figure | None:
-    """Draw the Recall@1 of the test images."""
-    return _curves(runs, "recall@1", "Recall@1 on test images, %", scale=100)
-
-
-def map_figure(runs: tuple[Training, ...]) -> Figure | None:
-    """Draw the MAP@R of the test images."""
-    return _curves(runs, "map@r", "MAP@R on test images, %", scale=100)
-
-
-def loss_figure(runs: tuple[Training, ...]) -> Figure | None:
-    """Draw the loss."""
-    return _curves(runs, "loss", "Loss, mean of the epoch")
-
-
-def k_figure(runs: tuple[Training, ...]) -> Figure | None:
-    """Draw K as steps."""
-    return _curves(runs, "k", "K, clusters and subspaces", steps=True)
-
-
 def generalisation_figure(runs: tuple[Training, ...]) -> Figure | None:
     """Draw test over train Recall@1 as one path for each run, with a mark at its last epoch."""
     paths = [
@@ -186,9 +166,10 @@ def seconds_figure(trainings: tuple[Training, ...]) -> Figure | None:
     return figure
 
 
-def _curves(
+def curves_figure(
     trainings: tuple[Training, ...], name: str, title: str, *, scale: float = 1, steps: bool = False
 ) -> Figure | None:
+    """Draw a logged figure over the epochs, one line for each run."""
     runs = [(number, run) for number, run in enumerate(trainings) if run.curve(name)[0]]
     if not runs:
         return None
@@ -231,10 +212,21 @@ TRAINING = Chapter(
     compute=compute,
     summary=summary,
     plots={
-        "recall": Plot("Recall@1 on the test images, over the epochs.", recall_figure),
-        "map-at-r": Plot("MAP@R on the test images, over the epochs.", map_figure),
-        "loss": Plot("The loss, over the epochs.", loss_figure),
-        "k": Plot("K, over the epochs.", k_figure),
+        "recall": Plot(
+            "Recall@1 on the test images, over the epochs.",
+            lambda runs: curves_figure(runs, "recall@1", "Recall@1 on test images, %", scale=100),
+        ),
+        "map-at-r": Plot(
+            "MAP@R on the test images, over the epochs.",
+            lambda runs: curves_figure(runs, "map@r", "MAP@R on test images, %", scale=100),
+        ),
+        "loss": Plot(
+            "The loss, over the epochs.", lambda runs: curves_figure(runs, "loss", "Loss, mean of the epoch")
+        ),
+        "k": Plot(
+            "K, over the epochs.",
+            lambda runs: curves_figure(runs, "k", "K, clusters and subspaces", steps=True),
+        ),
         "generalisation": Plot("Train and test Recall@1, one path for each run.", generalisation_figure),
         "seconds": Plot("Time of each run by phase.", seconds_figure),
     },

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from divconq.analysis import words
 from divconq.analysis.chapters import CHAPTERS
@@ -26,7 +25,7 @@ def render_page(findings: Findings, svgs: Mapping[str, str], thumbnails: Thumbna
     for chapter in CHAPTERS:
         result = findings.chapters[chapter.name]
         template = environment.get_template(chapter.template.name)
-        sections[chapter.name] = Markup(template.render({chapter.name: result})) if result else None
+        sections[chapter.name] = template.render({chapter.name: result}) if result else None
     return environment.get_template("report.html").render(
         findings=findings, chapters=CHAPTERS, sections=sections, summary=summarise(findings)
     )
