@@ -1,34 +1,23 @@
-"""Findings that nobody found, for tests of how they are shown."""
+"""Made-up findings, to test how the report shows them."""
 
 import dataclasses
 import io
 import math
 
 import numpy as np
+import torch
 from PIL import Image
 
-from divconq.analysis.findings import (
-    Clusters,
-    Confused,
-    DivisionStep,
-    Duplicate,
-    Errors,
-    Factors,
-    Findings,
-    Found,
-    Geometry,
-    Map,
-    Mislabelled,
-    Retrieval,
-    Shown,
-    Space,
-    SplitOver,
-    Subspaces,
-    Training,
-    Worst,
-    to_json,
-)
-from divconq.analysis.plots import draw_all
+from divconq.analysis.chapters.clusters import Clusters, DivisionStep, SplitOver
+from divconq.analysis.chapters.errors import Confused, Duplicate, Errors, Mislabelled, Worst
+from divconq.analysis.chapters.projection import Map
+from divconq.analysis.chapters.spaces import Geometry, Space
+from divconq.analysis.chapters.subspaces import Retrieval, Subspaces
+from divconq.analysis.chapters.training import Training
+from divconq.analysis.measures.factors import FactorTable
+from divconq.analysis.report.assemble import draw_figures
+from divconq.analysis.report.findings import Findings, to_json
+from divconq.analysis.subject import Found, ImageRef
 
 NASTY = "<script>alert('x')</script> & \"Söhne\" $x_1$ " + 3 * "a_name_without_any_space_in_it_"
 DRAWN: dict = {}
@@ -36,7 +25,7 @@ FACTORS = ("background", "viewpoint", "scale", "light", "colour cast", "look")
 
 
 def pictures_of(findings: Findings, size: int = 64) -> dict:
-    """A picture for every image that the findings name, in a colour of its own."""
+    """A thumbnail for every image in the findings, in a colour of its own."""
     made = {}
     for image in images_in(findings):
         tint = [(37 * image.index + 60 * channel) % 200 + 40 for channel in range(3)]
@@ -47,10 +36,10 @@ def pictures_of(findings: Findings, size: int = 64) -> dict:
 
 
 def drawn(findings: Findings) -> dict:
-    """The figures, drawn once for all tests that ask for the same."""
+    """The figures, drawn once for all tests."""
     key = to_json(findings)
     if key not in DRAWN:
-        DRAWN[key] = draw_all(findings)
+        DRAWN[key] = draw_figures(findings)
     return DRAWN[key]
 
 
@@ -59,19 +48,19 @@ def svgs(findings: Findings) -> dict:
 
 
 def images_in(value):
-    """Every image that is named anywhere in a value."""
-    if isinstance(value, Shown):
+    """Every image reference inside a value."""
+    if isinstance(value, ImageRef):
         yield value
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             yield from images_in(getattr(value, field.name))
-    elif isinstance(value, tuple | list):
-        for inner in value:
+    elif isinstance(value, tuple | list | dict):
+        for inner in value.values() if isinstance(value, dict) else value:
             yield from images_in(inner)
 
 
 def shown(index, label="wren", split="test", cluster=None):
-    return Shown(split, index, label, f"birds/{label}/{index:04d}.jpg", cluster)
+    return ImageRef(split, index, label, f"birds/{label}/{index:04d}.jpg", cluster)
 
 
 def training(name="demo", epochs=12, seed=0, last=0.78, divisions=(3, 6, 9)):
@@ -149,7 +138,7 @@ def clusters(k=4, names=FACTORS):
         tuple(20.0 + c for c in range(k)),
         galleries,
         split,
-        Factors(names, table) if names else None,
+        factor_table(names, table) if names else None,
     )
 
 
@@ -186,8 +175,12 @@ def subspaces(k=4, dim=128, retrievals=2, baseline=True):
         corrected=61,
         misled=9,
         retrievals=tuple(asked),
-        factors=Factors(FACTORS, tuple(tuple(random.uniform(0, 0.5, 6)) for _ in range(k))),
+        factors=factor_table(FACTORS, random.uniform(0, 0.5, (k, 6)).tolist()),
     )
+
+
+def factor_table(names, values):
+    return FactorTable(tuple(names), torch.tensor(values, dtype=torch.float64))
 
 
 def umap(points=600, classes=80):
@@ -232,7 +225,7 @@ def errors():
 
 
 def full(k=4):
-    """Findings with everything in them, of two runs."""
+    """Complete findings of two runs."""
     return Findings(
         dataset="demo",
         epoch=12,
@@ -240,33 +233,34 @@ def full(k=4):
         train_classes=80,
         test_images=1200,
         test_classes=40,
-        training=(training(), training("baseline", seed=4, last=0.74, divisions=())),
-        clusters=clusters(k),
-        subspaces=subspaces(k),
-        spaces=(
-            Space("demo", geometry(), geometry(1200, 0.9), tuple(20 + c for c in range(k))),
-            Space("baseline", geometry(at=0.8), geometry(1200, 0.7), ()),
-        ),
-        map=umap(),
-        errors=errors(),
-        missing=("There is no best.pt: the best epoch cannot be looked at.",),
+        chapters={
+            "training": (training(), training("baseline", seed=4, last=0.74, divisions=())),
+            "clusters": clusters(k),
+            "subspaces": subspaces(k),
+            "spaces": (
+                Space("demo", geometry(), geometry(1200, 0.9), tuple(20 + c for c in range(k))),
+                Space("baseline", geometry(at=0.8), geometry(1200, 0.7), ()),
+            ),
+            "map": umap(),
+            "errors": errors(),
+        },
+        missing=("There is no best.pt: the best epoch cannot be analysed.",),
     )
 
 
 def many():
     """Ten thousand classes and thirty-two subspaces."""
-    return dataclasses.replace(full(k=32), train_classes=10_000, map=umap(3000, 10_000))
+    return replaced(full(k=32), train_classes=10_000, chapters={"map": umap(3000, 10_000)})
 
 
 def one_cluster():
     """A run with K = 1: no divisions, one mask."""
-    missing = "There are no divisions: k_max is 1, so all images are one cluster."
+    missing = "There are no divisions: k_max is 1, so all images are in one cluster."
     run = dataclasses.replace(training(divisions=()), missing=(missing,))
     space = Space("demo", geometry(), geometry(1200), (31,))
     one = dataclasses.replace(subspaces(1, retrievals=0), factors=None, corrected=0, misled=0)
-    return dataclasses.replace(
-        full(), training=(run,), clusters=None, subspaces=one, spaces=(space,), missing=(missing,)
-    )
+    chapters = {"training": (run,), "clusters": None, "subspaces": one, "spaces": (space,)}
+    return replaced(full(), chapters=chapters, missing=(missing,))
 
 
 def nothing():
@@ -274,21 +268,27 @@ def nothing():
     run = Training(
         "begun", {"epochs": 5}, {}, (), {}, ("No epoch was logged: the run stopped before its first.",)
     )
-    return Findings("photos", None, 0, 0, 0, 0, (run,), None, None, (), None, None, ("There is no last.pt.",))
+    empty = {"clusters": None, "subspaces": None, "spaces": (), "map": None, "errors": None}
+    return Findings("photos", None, 0, 0, 0, 0, {"training": (run,), **empty}, ("There is no last.pt.",))
+
+
+def replaced(findings: Findings, chapters: dict, **changes):
+    """The same with other chapters, or other values."""
+    return dataclasses.replace(findings, chapters=findings.chapters | chapters, **changes)
 
 
 def with_names(findings: Findings, name: str):
-    """The same, with every name that a user can choose set to one."""
+    """The same, with all names that a user can choose replaced."""
 
     def change(value):
-        if isinstance(value, Shown):
+        if isinstance(value, ImageRef):
             return dataclasses.replace(value, label=name, path=f"{name}/a.jpg")
         if dataclasses.is_dataclass(value):
             changed = {f.name: change(getattr(value, f.name)) for f in dataclasses.fields(value)}
             for field in ("label", "first", "second", "suggested", "name", "dataset"):
                 if isinstance(changed.get(field), str):
                     changed[field] = name
-            if isinstance(value, Factors):
+            if isinstance(value, FactorTable):
                 changed["names"] = (name,) * len(value.names)
             if isinstance(value, Training):
                 changed["seconds"] = {name: 3.0}
@@ -297,4 +297,6 @@ def with_names(findings: Findings, name: str):
             return tuple(map(change, value))
         return value
 
-    return dataclasses.replace(change(findings), missing=(name,))
+    chapters = {key: change(result) for key, result in findings.chapters.items()}
+
+    return dataclasses.replace(findings, dataset=name, chapters=chapters, missing=(name,))

@@ -1,4 +1,4 @@
-"""Small runs and subjects to study."""
+"""Small runs and subjects for the tests."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import torch
 import torch.nn.functional as F
 
-from divconq.analysis.runs import RunRecord
+from divconq.analysis.run_record import RunRecord
 from divconq.analysis.subject import Subject
 from divconq.config import Config
 from divconq.data.dataset import ImageSet, InMemory
@@ -36,7 +36,7 @@ def made_subject(
     factors=None,
     **embeddings,
 ):
-    """A run without a folder, of random embeddings around the means of the classes."""
+    """A run without a folder: random embeddings around class means."""
     sizes = sizes or {"train": 40, "test": 30}
     generator = torch.Generator().manual_seed(seed)
     images, f = {}, {}
@@ -55,7 +55,7 @@ def made_subject(
 
 
 class PlainMap:
-    """Stands for UMAP, which takes long to compile: the first two coordinates."""
+    """Replaces UMAP, which takes long to compile: returns the first two coordinates."""
 
     def __init__(self, **settings):
         self.settings = settings

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 import made_up_findings as made_up
-from divconq.analysis.output import write_report
+from divconq.analysis import write_report
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 SIZES = {"desktop": (1280, 900), "phone": (360, 740)}
@@ -36,7 +36,7 @@ def reports(tmp_path_factory):
     }
     folder = tmp_path_factory.mktemp("reports")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("divconq.analysis.output.draw_all", made_up.drawn)
+        patch.setattr("divconq.analysis.report.assemble.draw_figures", made_up.drawn)
         return {
             name: write_report(findings, made_up.pictures_of(findings), folder / name.replace(" ", "-"))
             for name, findings in made.items()

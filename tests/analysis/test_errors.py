@@ -116,7 +116,7 @@ def test_label_errors_are_found_by_counting_votes(agreement):
 def test_label_errors_do_not_depend_on_the_blocks(monkeypatch):
     ranking, labels = neighbours(draw(70, 3), 4), classes(70, 3)
     whole = label_errors(ranking, labels, 0.5)
-    monkeypatch.setattr("divconq.analysis.errors.VOTES", 100)
+    monkeypatch.setattr("divconq.analysis.measures.errors.VOTES", 100)
     assert len(whole) > 3
     assert label_errors(ranking, labels, 0.5) == whole
 

@@ -7,13 +7,42 @@ from html.parser import HTMLParser
 import pytest
 
 import made_up_findings as made_up
-from divconq.analysis.definitions import DEFINITIONS
-from divconq.analysis.findings import Factors
-from divconq.analysis.output import write_report
-from divconq.analysis.page import SECTIONS, page
-from divconq.analysis.plots import PLOTS
-from divconq.analysis.summary import sentences, strongest
+from divconq.analysis import write_report
+from divconq.analysis.chapters import CHAPTERS
+from divconq.analysis.chapters.factors import WEAK
+from divconq.analysis.report.page import render_page, summarise
 
+SECTIONS = [*(chapter.name for chapter in CHAPTERS), "missing"]
+PLOTS = [name for chapter in CHAPTERS for name in chapter.plots]
+NOTES = [
+    "Recall@1",
+    "MAP@R",
+    "Loss",
+    "K",
+    "Train against test",
+    "Time by phase",
+    "NMI",
+    "Images that kept their cluster",
+    "Sizes",
+    "Factors of a cluster",
+    "Split classes",
+    "Masks",
+    "Overlap of masks",
+    "Shared dimensions and mass",
+    "Recall of each subspace",
+    "Factors of a subspace",
+    "Corrected and misled",
+    "Hubness",
+    "Effective dimension",
+    "Variance within and between classes",
+    "Nearest positive over nearest negative",
+    "ED₁ and ED₁₀",
+    "UMAP",
+    "Worst queries",
+    "Confused classes",
+    "Likely label errors",
+    "Near-duplicates",
+]
 VOID = {"meta", "link", "img", "br"}
 
 
@@ -49,7 +78,7 @@ def read(html):
 
 def made(findings, pictures=None, svgs=None):
     shown = made_up.pictures_of(findings) if pictures is None else pictures
-    return page(findings, {} if svgs is None else svgs, shown)
+    return render_page(findings, {} if svgs is None else svgs, shown)
 
 
 def text(html):
@@ -79,9 +108,9 @@ def test_every_definition_is_in_the_margin_with_its_place_in_the_paper(full):
     notes = re.findall(
         r'<div class="note"><h4>(.*?)</h4>.*?<p class="where">(.*?)</p></div>', full, re.DOTALL
     )
-    assert sorted(title for title, _ in notes) == sorted(note.title for note in DEFINITIONS.values())
+    assert [title for title, _ in notes] == NOTES
     for _, where in notes:
-        assert where.startswith(("Paper, s", "Not in the paper", "The number behind"))
+        assert where.startswith(("Paper, s", "Not in the paper", "Measures the"))
 
 
 def test_every_picture_is_on_the_page_with_its_name_and_size(full):
@@ -102,7 +131,7 @@ def test_true_and_false_do_not_rest_on_colour(full):
     wrong = re.findall(r'<li class="tile wrong".*?</li>', full)
     assert right
     assert wrong
-    assert all("<b>✓</b>" in tile and "of the query&#x27;s class" in tile for tile in right)
+    assert all("<b>✓</b>" in tile and "of the query&#39;s class" in tile for tile in right)
     assert all("<b>✗</b>" in tile and "of another class" in tile for tile in wrong)
 
 
@@ -140,7 +169,7 @@ def test_sparse_findings_say_what_is_missing(findings):
     said = text(html)
     for name in SECTIONS:
         assert f'<section id="{name}">' in html
-    for sentence in (*findings.missing, *findings.training[0].missing):
+    for sentence in (*findings.missing, *findings.chapters["training"][0].missing):
         assert said.count(sentence) == 1
     assert "There is nothing to show here" in said
     assert "nan" not in said.lower().split()
@@ -154,76 +183,78 @@ def test_of_one_cluster_there_is_one_sentence_on_subspaces():
 
 def test_empty_lists_say_so():
     full = made_up.full()
-    bare = dataclasses.replace(
-        full,
-        clusters=dataclasses.replace(
-            full.clusters, split_classes=(), galleries=((), *full.clusters.galleries[1:])
-        ),
-        subspaces=dataclasses.replace(full.subspaces, retrievals=()),
-        errors=dataclasses.replace(full.errors, worst=(), confused=(), mislabelled=(), duplicates=()),
-        map=None,
-        missing=(),
-    )
+    clusters, subspaces, errors = (full.chapters[name] for name in ("clusters", "subspaces", "errors"))
+    galleries = ((), *clusters.galleries[1:])
+    chapters = {
+        "clusters": dataclasses.replace(clusters, split_classes=(), galleries=galleries),
+        "subspaces": dataclasses.replace(subspaces, retrievals=()),
+        "errors": dataclasses.replace(errors, worst=(), confused=(), mislabelled=(), duplicates=()),
+        "map": None,
+    }
+    bare = made_up.replaced(full, chapters, missing=())
     said = text(made(bare))
     assert said.count("None was found.") == 4
     assert "No class is split" in said
     assert re.search(r"cluster 1 \d+ images Empty\. cluster 2", said)
-    assert "There is no query in which most subspaces and their sum disagree" in said
-    assert "There is no map" in said
-    assert "Nothing: every part of the report could be made." in said
+    assert "There is no query for which most subspaces and their sum disagree" in said
+    assert re.search("Map There is nothing to show here: see what is missing", said)
+    assert "Nothing: the report is complete." in said
 
 
 def test_ten_thousand_classes_and_thirty_two_subspaces():
     findings = made_up.many()
     html = made(findings, svgs=made_up.svgs(findings))
     read(html)
-    assert "of 10,000 classes to train on" in text(html)
+    assert "of 10,000 classes for training" in text(html)
     assert html.count("<summary>each of 32 subspaces</summary>") == 2
 
 
 def test_a_sample_of_queries_is_said_to_be_one():
     findings = made_up.full()
-    sampled = dataclasses.replace(findings.spaces[0], train=made_up.geometry(59_551))
-    said = "Ratio, ED and hubness of demo, train, are those of 10,000 images"
-    for spaces, there in ((findings.spaces, False), ((sampled,), True)):
-        html = page(dataclasses.replace(findings, spaces=spaces), {}, {})
+    sampled = dataclasses.replace(findings.chapters["spaces"][0], train=made_up.geometry(59_551))
+    said = "Ratio, ED and hubness of demo, train, are from a random sample of 10,000 images"
+    for spaces, there in ((findings.chapters["spaces"], False), ((sampled,), True)):
+        html = render_page(made_up.replaced(findings, {"spaces": spaces}), {}, {})
         assert (said in html) is there
 
 
 def test_the_summary_is_made_from_the_numbers():
-    said = {topic: " ".join(words) for topic, words in sentences(made_up.full()).items()}
+    said = {topic: " ".join(words) for topic, words in summarise(made_up.full()).items()}
     last = made_up.training().curves["recall@1"][1][-1]
     other = made_up.training("baseline", seed=4, last=0.74, divisions=()).curves["recall@1"][1][-1]
-    assert f"of its class in {100 * last:.1f}% of cases (R@1, epoch 12)" in said["Search"]
-    assert f"The last epoch is {100 * (last - other):.1f} points above that of baseline" in said["Search"]
-    assert "divided 5 times, in the end into K = 4 clusters" in said["Clusters"]
+    assert f"the same class in {100 * last:.1f}% of cases (R@1, epoch 12)" in said["Training"]
+    assert f"The last epoch is {100 * (last - other):.1f} points above that of baseline" in said["Training"]
+    assert "divided 5 times, finally into K = 4 clusters" in said["Clusters"]
     assert (
-        "78.0% of 1,200 queries, 10.0 points above the best of them alone (subspace 4, 68.0%)"
+        "78.0% of 1,200 queries, 10.0 points above the best single subspace (subspace 4, 68.0%)"
         in said["Subspaces"]
     )
-    assert "In 61 queries the sum is right although most subspaces are wrong; in 9 it" in said["Subspaces"]
-    assert "lies in 40 of the embedding's 128 dimensions" in said["Space"]
+    assert "For 61 queries the sum is right although most subspaces are wrong; for 9 it" in said["Subspaces"]
+    assert "40 of 128 principal components hold 95% of the variance" in said["The space"]
     assert "2 images whose neighbours agree on another class and 2 pairs of near-duplicates" in said["Errors"]
 
 
 def test_a_sum_that_loses_is_called_so():
     full = made_up.full()
-    worse = dataclasses.replace(full, subspaces=dataclasses.replace(full.subspaces, final_recall=0.6))
-    assert "8.0 points below the best of them alone" in " ".join(sentences(worse)["Subspaces"])
+    subspaces = dataclasses.replace(full.chapters["subspaces"], final_recall=0.6)
+    worse = made_up.replaced(full, {"subspaces": subspaces})
+    assert "8.0 points below the best single subspace" in " ".join(summarise(worse)["Subspaces"])
 
 
 def test_the_strongest_factor_is_named_only_if_it_says_something():
     nan = float("nan")
-    factors = Factors(("pose", "colour"), ((0.02, 0.5), (0.01, 0.02), (nan, nan), (0.3, nan)))
-    assert strongest(factors) == [("colour", 0.5), None, None, ("pose", 0.3)]
+    factors = made_up.factor_table(("pose", "colour"), ((0.02, 0.5), (0.01, 0.02), (nan, nan), (0.3, nan)))
+    assert factors.strongest(WEAK) == [("colour", 0.5), None, None, ("pose", 0.3)]
     full = made_up.full()
-    clusters = dataclasses.replace(full.clusters, factors=factors)
-    said = " ".join(sentences(dataclasses.replace(full, clusters=clusters))["Clusters"])
-    assert "the clusters follow colour (cluster 1), pose (cluster 4); NMI 0.30 to 0.50." in said
+    clusters = dataclasses.replace(full.chapters["clusters"], factors=factors)
+    said = " ".join(summarise(made_up.replaced(full, {"clusters": clusters}))["Clusters"])
+    assert (
+        "clusters follow these known factors: colour (cluster 1), pose (cluster 4); NMI 0.30 to 0.50." in said
+    )
 
 
 def test_the_files_are_written_whole_and_old_figures_go(tmp_path, monkeypatch):
-    monkeypatch.setattr("divconq.analysis.output.draw_all", made_up.drawn)
+    monkeypatch.setattr("divconq.analysis.report.assemble.draw_figures", made_up.drawn)
     findings = made_up.full()
     report = write_report(findings, made_up.pictures_of(findings), tmp_path / "out")
     assert report == tmp_path / "out" / "report.html"

@@ -14,13 +14,12 @@ from divconq.analysis import (
     expected_distance,
     expected_distance_on_sphere,
     hubness,
-    nearest,
     nearest_other,
     nearest_same,
     neighbours,
     positive_negative_ratio,
-    space,
 )
+from divconq.analysis.measures import nearest, space
 
 SOP_IMAGES = 60_502
 

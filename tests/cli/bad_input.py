@@ -26,9 +26,7 @@ from PIL import Image
 
 import divconq
 from divconq.accel.device import pick_device
-from divconq.analysis.nearest import neighbours
-from divconq.analysis.runs import read_run
-from divconq.analysis.space import effective_dimension
+from divconq.analysis import effective_dimension, neighbours, read_run
 from divconq.bench.measurements import parse_parts
 from divconq.bench.photos import files_of
 from divconq.cli import main as command_line
@@ -1078,7 +1076,7 @@ GROUPS: Mapping[str, Sequence[Refusal]] = {
 # Raised, but not listed above: file and function, and why.
 UNLISTED = {
     "__init__.py: __getattr__": "Python's own words for a name that a module does not have",
-    "analysis/runs.py: _read_division": "listed by read_run as what is missing of a run",
+    "analysis/run_record.py: _read_division": "listed by read_run as what is missing of a run",
     "checkpoints.py: _write_archive": "what the system says of a full disk",
     "data/workers.py: work_on": "what the system said in another process, in its words",
     "distributed/first_process.py: _raise_on_all": "what another process said, in its words",

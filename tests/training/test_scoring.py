@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 import torch
 
-from divconq.analysis.runs import generalisation
+from divconq.analysis import generalisation
 from divconq.data import ImageSet
 from divconq.runs.folder import Run
 from divconq.train import train

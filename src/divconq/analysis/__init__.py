@@ -1,19 +1,16 @@
-"""What a trained embedding has learned: the paper's measures, and some of its errors; tensors in, numbers out."""
+"""Analysis of trained runs: measures of an embedding, and a report of what a run has learned."""
 
-from divconq.analysis.clusters import (
+from divconq.analysis.measures.clusters import (
     Change,
-    FactorTable,
     Sizes,
     SplitClass,
     class_shares,
     cluster_sizes,
-    factors_of_clusters,
-    levels,
     most_split,
     partition_change,
     partition_nmi,
 )
-from divconq.analysis.errors import (
+from divconq.analysis.measures.errors import (
     ConfusedPair,
     Duplicates,
     LabelError,
@@ -23,9 +20,9 @@ from divconq.analysis.errors import (
     near_duplicates,
     worst_queries,
 )
-from divconq.analysis.nearest import distances, nearest_other, nearest_same, neighbours
-from divconq.analysis.runs import Division, RunRecord, curve, generalisation, read_run
-from divconq.analysis.space import (
+from divconq.analysis.measures.factors import FactorTable, factors_of_clusters, factors_of_subspaces, levels
+from divconq.analysis.measures.nearest import distances, nearest_other, nearest_same, neighbours, positives
+from divconq.analysis.measures.space import (
     Variances,
     class_variances,
     effective_dimension,
@@ -35,20 +32,22 @@ from divconq.analysis.space import (
     hubness,
     positive_negative_ratio,
 )
-from divconq.analysis.subspaces import (
+from divconq.analysis.measures.subspaces import (
     Corrections,
     Hits,
     corrections,
-    factors_of_subspaces,
     mask_cosine,
     mask_mass,
-    positives,
     shared_dimensions,
     subspace,
     subspace_hits,
 )
+from divconq.analysis.report.assemble import analyse, write_report
+from divconq.analysis.run_record import Division, RunRecord, curve, generalisation, read_run
 
 __all__ = [
+    "analyse",
+    "write_report",
     "read_run",
     "RunRecord",
     "Division",

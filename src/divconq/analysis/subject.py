@@ -1,28 +1,49 @@
-"""A run with its images and their embeddings, and the searches that several chapters of a study share."""
+"""A run with its images and embeddings, and the searches that several chapters share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from divconq.analysis.findings import Found, Shown, Split
-from divconq.analysis.nearest import neighbours
-from divconq.analysis.runs import RunRecord
+from divconq.analysis.measures.nearest import neighbours
+from divconq.analysis.run_record import RunRecord
 from divconq.data.dataset import ImageSet
 
+Split: TypeAlias = Literal["train", "test", "gallery"]
+
 NEIGHBOURS = 10
-ANSWERS = 5  # images found that are shown
+ANSWERS = 5  # neighbours to show
+
+
+@dataclass(frozen=True)
+class ImageRef:
+    """A reference to one image of the dataset: split and index, name of its class, path; ``cluster`` if shown."""
+
+    split: Split
+    index: int
+    label: str
+    path: str
+    cluster: int | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """An image that a query found, and whether it has the class of the query."""
+
+    image: ImageRef
+    right: bool
 
 
 @dataclass(frozen=True)
 class Subject:
-    """One run to look at: its images by split, their embeddings f without masks, masks and clusters.
+    """A run to analyse: images by split, their embeddings f without masks, masks and clusters.
 
-    ``clusters`` is None where the run divided other images than those that are there now.
+    ``clusters`` is None if the run divided other images than the current training images.
     """
 
     name: str
@@ -35,67 +56,69 @@ class Subject:
 
     @cached_property
     def final(self) -> Float[Tensor, " d"]:
-        """The mask of the final space: the sum of the masks, or ones."""
-        plain = self.record.config.masks.conquer == "plain"
-        return torch.ones_like(self.masks[0]) if plain else self.masks.sum(0)
+        """Mask of the final space."""
+        return self.record.final_mask(self.masks)
 
     @cached_property
     def x(self) -> dict[Split, Float[Tensor, "_ d"]]:
-        """Every split in the final space, normalize(f(x) * Σ_k relu(s_k))."""
+        """Embeddings of every split in the final space, normalize(f(x) * Σ_k relu(s_k))."""
         return {split: F.normalize(f * self.final) for split, f in self.f.items()}
 
     @cached_property
     def labels(self) -> dict[Split, Int64[Tensor, " _"]]:
-        """The classes of every split, where the embeddings are."""
+        """Class labels of every split, on the device of the embeddings."""
         return {split: some.labels.to(self.masks.device) for split, some in self.images.items()}
 
     @property
     def searched(self) -> Split:
-        """What the test images search: the gallery, or each other."""
+        """The split that the test images search: the gallery, or the test images themselves."""
         return "gallery" if "gallery" in self.images else "test"
 
     @cached_property
     def points(self) -> Float[Tensor, "p d"]:
-        """All that is not to train on, in the final space: test images, then the gallery."""
+        """Test images, then gallery images, in the final space."""
         return torch.cat([x for split, x in self.x.items() if split != "train"])
 
     @cached_property
     def point_labels(self) -> Int64[Tensor, " p"]:
-        """Their classes."""
+        """Class labels of the ``points``."""
         return torch.cat([labels for split, labels in self.labels.items() if split != "train"])
 
     @cached_property
     def near(self) -> Int64[Tensor, "p k"]:
-        """The neighbours of each of the points among the others."""
+        """Neighbours of each of the ``points`` among the others."""
         return neighbours(self.points, NEIGHBOURS)
 
     @cached_property
     def ranking(self) -> Int64[Tensor, "n k"]:
-        """What each test image finds first in what it searches."""
+        """Neighbours of each test image in the ``searched`` split."""
         if self.searched == "test":
             return self.near
         return neighbours(self.x["test"], NEIGHBOURS, gallery=self.x["gallery"])
 
-    def show(self, split: Split, index: int, cluster: int | None = None) -> Shown:
-        """Name an image."""
+    def ref(self, split: Split, index: int, cluster: int | None = None) -> ImageRef:
+        """Return a reference to an image."""
         images = self.images[split]
-        return Shown(split, index, images.names[int(images.labels[index])], images.paths[index], cluster)
+        return ImageRef(split, index, images.names[int(images.labels[index])], images.paths[index], cluster)
 
     def found(self, query: int, indices: Sequence[int]) -> tuple[Found, ...]:
-        """Name what a test image has found, right or wrong."""
+        """Return references to the images that a test image found, each right or wrong."""
         label, theirs = self.images["test"].labels[query], self.images[self.searched].labels
-        return tuple(
-            Found(self.show(self.searched, index), bool(theirs[index] == label)) for index in indices
-        )
+        return tuple(Found(self.ref(self.searched, index), bool(theirs[index] == label)) for index in indices)
 
-    def show_point(self, index: int) -> Shown:
-        """Name one of the ``points``."""
+    def point_ref(self, index: int) -> ImageRef:
+        """Return a reference to one of the ``points``."""
         tests = len(self.images["test"])
-        return self.show("test", index) if index < tests else self.show("gallery", index - tests)
+        return self.ref("test", index) if index < tests else self.ref("gallery", index - tests)
+
+    def factors(self, split: Split) -> dict[str, Tensor]:
+        """Return the known factors with one number for each image of a split."""
+        known = self.images[split].factors
+        return {name: values.cpu() for name, values in known.items() if values.ndim == 1}
 
 
 def sample(n: int, most: int, seed: int) -> Int64[Tensor, " m"]:
-    """At most ``most`` of the numbers 0 .. n-1, drawn by ``seed``, in order.
+    """Draw at most ``most`` of the numbers 0 .. n-1 with ``seed``, in ascending order.
 
     >>> sample(3, 5, seed=0).tolist(), len(sample(9, 5, seed=0))
     ([0, 1, 2], 5)

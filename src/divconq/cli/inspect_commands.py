@@ -68,8 +68,7 @@ def write_analysis(
     module: Path | None = None,
 ) -> None:
     """Write the report of the first run, compared with the others, and print its path."""
-    from divconq.analysis.output import write_report
-    from divconq.analysis.study import analyse
+    from divconq.analysis import analyse, write_report
 
     findings, pictures = analyse(
         runs, which=which, device=device, module=module, say=lambda line: say(f"analysing: {line}")

@@ -1,0 +1,168 @@
+import dataclasses
+import re
+import xml.etree.ElementTree as ET
+from functools import partial
+
+import matplotlib
+import pytest
+import torch
+
+import made_up_findings as made_up
+from divconq.analysis.chapters import CHAPTERS
+from divconq.analysis.drawing import COLOURS, CSS_VARIABLES, INK, draw, inline, legend, new_figure
+from divconq.analysis.report.assemble import draw_figures
+from divconq.analysis.report.page import make_environment
+
+UNTOUCHED = (
+    "recall",
+    "map-at-r",
+    "loss",
+    "k",
+    "generalisation",
+    "seconds",
+    "masks",
+    "umap-classes",
+    "umap-splits",
+)
+PLOTS = {name: (chapter.name, plot.draw) for chapter in CHAPTERS for name, plot in chapter.plots.items()}
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def figures():
+    return made_up.drawn(made_up.full())
+
+
+def plotted(name, findings):
+    """The figure of a name, not yet a file."""
+    chapter, plot = PLOTS[name]
+    return plot(findings.chapters[chapter])
+
+
+def texts(svg):
+    return ["".join(element.itertext()) for element in ET.fromstring(svg).iter(f"{SVG}text")]
+
+
+def test_full_findings_fill_every_figure(figures):
+    assert list(figures) == list(PLOTS)
+    for name, (svg, png) in figures.items():
+        assert ET.fromstring(svg).tag == f"{SVG}svg", name
+        assert png.startswith(b"\x89PNG"), name
+
+
+def test_a_figure_is_the_same_every_time_and_knows_no_date(figures):
+    again = draw(lambda: plotted("recall", made_up.full()))
+    assert again == figures["recall"]
+    assert "<dc:date>" not in figures["recall"][0]
+
+
+def test_drawing_leaves_the_settings_of_others_alone():
+    before = dict(matplotlib.rcParams)
+    draw(lambda: plotted("loss", made_up.full()))
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_of_a_run_with_one_cluster_only_what_there_is_is_drawn():
+    drawn = set(made_up.drawn(made_up.one_cluster()))
+    assert {"recall", "k", "masks", "variances", "umap-classes"} <= drawn
+    assert not {name for name in drawn if name.startswith("cluster-")}
+    assert not drawn & {"mask-cosine", "mask-shared", "mask-mass", "subspace-recall"}
+
+
+def test_of_nothing_nothing_is_drawn():
+    assert draw_figures(made_up.nothing()) == {}
+
+
+def test_an_empty_cluster_and_numbers_that_do_not_exist_are_drawn_as_gaps():
+    nan = float("nan")
+    full = made_up.full()
+    step = dataclasses.replace(
+        full.chapters["clusters"].divisions[-1], sizes=(0, 10, 10, 10), kept=nan, nmi_previous=nan
+    )
+    factors = dataclasses.replace(
+        full.chapters["clusters"].factors,
+        values=torch.cat([torch.full((1, 6), nan), full.chapters["clusters"].factors.values[1:]]),
+    )
+    clusters = dataclasses.replace(
+        full.chapters["clusters"],
+        divisions=(step,),
+        mean_size=(nan,) * 4,
+        deviation=(nan,) * 4,
+        factors=factors,
+    )
+    subspaces = dataclasses.replace(full.chapters["subspaces"], recalls=(nan,) * 4, final_recall=nan)
+    points = dataclasses.replace(full.chapters["spaces"][0].train, effective_dimension=None, ratio=nan)
+    space = dataclasses.replace(
+        full.chapters["spaces"][0], train=points, test=points, cluster_dimensions=(None,) * 4
+    )
+    gaps = made_up.replaced(full, {"clusters": clusters, "subspaces": subspaces, "spaces": (space,)})
+    drawn = {name: draw(partial(plotted, name, gaps)) for name in PLOTS if name not in UNTOUCHED}
+    drawn = {name: figure for name, figure in drawn.items() if figure is not None}
+    assert not drawn.keys() & {"cluster-kept", "ratio", "effective-dimension", "cluster-dimensions"}
+    assert texts(drawn["cluster-factors"][0]).count("–") == 6
+
+
+def test_the_colours_of_a_cluster_are_the_same_in_all_figures(figures):
+    for name in ("cluster-sizes", "cluster-mean-sizes", "mask-mass", "subspace-recall", "cluster-dimensions"):
+        used = re.findall(r"fill: (#\w{6})", figures[name][0])
+        assert [colour for colour in dict.fromkeys(used) if colour in COLOURS[:4]], name
+        assert set(COLOURS[:4]) <= set(used), name
+
+
+def test_every_run_is_in_the_key_whatever_its_name():
+    names = ("_hidden", "$a_1$ & <b>")
+    runs = tuple(made_up.training(name, seed=seed) for seed, name in enumerate(names))
+    svg, _ = draw(lambda: plotted("recall", made_up.replaced(made_up.full(), {"training": runs})))
+    assert set(names) <= set(texts(svg))
+
+
+def test_thirty_two_clusters_and_ten_thousand_classes_stay_small():
+    drawn = made_up.drawn(made_up.many())
+    assert list(drawn) == list(PLOTS)
+    for name, (svg, _) in drawn.items():
+        assert len(svg) < 700_000, name
+
+
+def test_masks_are_sorted_so_that_each_ones_dimensions_stand_together():
+    masks = ((0.0, 1.0, 0.2, 0.9), (1.0, 0.0, 0.8, 0.0))
+    full = made_up.full()
+    figure = []
+
+    def plot():
+        only = dataclasses.replace(full.chapters["subspaces"], masks=masks)
+        figure.append(plotted("masks", made_up.replaced(full, {"subspaces": only})))
+        return figure[0]
+
+    draw(plot)
+    drawn = figure[0].axes[0].collections[0].get_array()
+    assert drawn.reshape(2, 4).tolist() == [[1.0, 0.9, 0.0, 0.2], [0.0, 0.0, 1.0, 0.8]]
+
+
+def test_on_a_page_a_figure_has_the_pages_inks_and_ids_of_its_own(figures):
+    shown = inline(figures["recall"][0], "recall").body
+    ids = re.findall(r'\bid="([^"]+)"', shown)
+    assert ids
+    assert all(name.startswith("recall-") for name in ids)
+    for reference in re.findall(r'(?:url\(|href=")#([^")]+)', shown):
+        assert reference in ids
+    for ink in CSS_VARIABLES:
+        assert ink not in shown
+    assert "var(--ink)" in shown
+    assert "var(--sans)" in shown
+    assert "DejaVu" not in shown
+    assert INK in figures["recall"][0], "the file keeps its own"
+    environment = make_environment({"recall": figures["recall"][0]}, {})
+    environment.globals["captions"] = {"recall": 'R@1 "of" a <run>'}
+    html = environment.get_template("macros.html").module.figure_row(["recall"])
+    assert 'aria-label="R@1 &#34;of&#34; a &lt;run&gt;"' in html
+    assert shown in html
+
+
+def test_a_key_cannot_be_shorter_than_its_lines():
+    def plot():
+        figure, axes = new_figure("two lines")
+        legend(figure, axes.plot([0, 1], [0, 1]), ["one", "two"])
+        return figure
+
+    with pytest.raises(ValueError, match="zip"):
+        draw(plot)
