@@ -247,7 +247,7 @@ def test_data_that_cannot_be_found(copy):
     folder = copy("divided")
     config = (folder / "config.yaml").read_text()
     record = read_run(folder)
-    (folder / "config.yaml").write_text(config.replace(record.config.data, "/nowhere/photos"))
+    (folder / "config.yaml").write_text(config.replace(record.config.data.name, "/nowhere/photos"))
     findings, pictures = analyse([folder], device="cpu")
     (sentence,) = findings.missing
     assert sentence.startswith("The images cannot be opened: no dataset is called '/nowhere/photos'")

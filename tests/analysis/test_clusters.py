@@ -78,7 +78,7 @@ def test_renamed_and_bisected_clusters_are_kept():
     assert partition_change((old + 1) % 4, old, 4, 4).kept == 1
     assert partition_change(old * 2 + torch.tensor([0, 1, 1, 0, 0]), old, 8, 4).kept == 1
     assert math.isnan(partition_change(NOTHING, NOTHING, 2, 2).kept)
-    with pytest.raises(ValueError, match="new must lie between 0 and 1"):
+    with pytest.raises(ValueError, match="new must be from 0 to 1"):
         partition_change(old, old, 2, 4)
 
 

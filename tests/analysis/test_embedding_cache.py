@@ -111,7 +111,7 @@ def test_other_split_is_noticed(run, passes):
 
 def test_a_changed_image_is_noticed(run, passes):
     made(run)
-    image = images_of(run.config)["test"].pixels.files[3]
+    image = images_of(run.config)["test"].store.files[3]
     state = image.stat()
     os.utime(image, ns=(state.st_atime_ns, state.st_mtime_ns + 10**9))
     made(run)

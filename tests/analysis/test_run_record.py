@@ -119,7 +119,7 @@ def test_damaged_divisions_are_named_and_left_out(tmp_path):
     assert [line.split()[0] for line in damaged] == [
         f"divisions/epoch_{e:04d}.safetensors" for e in (6, 8, 10, 12)
     ]
-    assert "clusters must lie between 0 and 1" in damaged[1]
+    assert "clusters must be from 0 to 1" in damaged[1]
     sentence = "The divisions have different numbers of images, so they cannot be compared with each other."
     assert sentence in record.missing
 

@@ -98,7 +98,7 @@ def test_clusters_are_measured_in_their_own_subspace():
     assert found[1] is None
     assert found[3] is None
     assert effective_dimensions(f, torch.zeros(60).long(), torch.zeros(1, 6)) == [0]
-    with pytest.raises(ValueError, match="clusters must lie between 0 and 0"):
+    with pytest.raises(ValueError, match="clusters must be from 0 to 0"):
         effective_dimensions(f, clusters, masks[:1])
 
 

@@ -49,7 +49,7 @@ def test_exactly_the_named_images_are_read_and_each_once():
     assert gallery.store.loaded == []
     for (split, index), jpeg in made.items():
         image = Image.open(io.BytesIO(jpeg))
-        aspect = float({"train": train, "test": test}[split].pixels.aspect[index])
+        aspect = float({"train": train, "test": test}[split].store.aspect[index])
         assert image.format == "JPEG"
         assert max(image.size) == 112
         assert image.width / image.height == pytest.approx(aspect, rel=0.02)

@@ -61,7 +61,8 @@ def cache_key(config: Config, snapshot: Snapshot, images: Mapping[Split, ImageSe
     for name, weight in snapshot.network.state_dict().items():
         digest.update(name.encode())
         digest.update(_bytes(weight))
-    settings = {name: getattr(config, name) for name in SETTINGS}
+    values = config.settings()
+    settings = {name: values[name] for name in SETTINGS}
     digest.update(json.dumps(settings).encode())
     for split, some in images.items():
         digest.update(json.dumps([split, *some.paths]).encode())
