@@ -20,7 +20,7 @@ from torch import Tensor
 
 from divconq.bench.steps import Training
 from divconq.division import divide
-from divconq.experiments.results import code_version, hardware
+from divconq.experiments.origin import code_version, hardware
 from divconq.presets import preset
 from divconq.training.setup import prepare
 

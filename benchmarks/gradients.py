@@ -16,7 +16,7 @@ from torch import Tensor
 
 from divconq.config import Config
 from divconq.division import Partition
-from divconq.experiments.results import code_version, hardware
+from divconq.experiments.origin import code_version, hardware
 from divconq.experiments.table import load_table, parse_names
 from divconq.train import epoch_of, view_of
 from divconq.training.setup import prepare

@@ -24,7 +24,7 @@ from tqdm import tqdm
 from divconq import DivideAndConquer, retrieval_scores
 from divconq.data import Dataset, ImageSet, hold_out, open_dataset
 from divconq.data.images.cache import cached
-from divconq.experiments.results import code_version, hardware
+from divconq.experiments.origin import code_version, hardware
 from divconq.experiments.statistics import paired_difference
 from divconq.losses import make_loss
 from divconq.model import import_file, make_model

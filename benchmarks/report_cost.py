@@ -24,7 +24,7 @@ from divconq.analysis.output import write_report
 from divconq.analysis.runs import read_run
 from divconq.config import Config
 from divconq.data.dataset import ImageSet, InMemory
-from divconq.experiments.results import code_version, hardware
+from divconq.experiments.origin import code_version, hardware
 from divconq.masks import Masks
 from divconq.model import make_model
 from divconq.runs import checkpoints

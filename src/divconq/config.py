@@ -271,12 +271,17 @@ def from_yaml(text: str) -> Config:
 
 
 def upgraded(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of an older version of divconq, under the names that they have now.
+    """Return flat settings of an older version under their present names.
 
-    >>> upgraded({"k_max": 4})
-    {'k_max': 4}
+    >>> upgraded({"loss": "margin", "loss_args": {"apart": True}})
+    {'loss': 'margin', 'loss_args': {'without_replacement': True}}
     """
-    return dict(settings)
+    settings = dict(settings)
+    if settings.get("loss", "margin") == "margin" and isinstance(settings.get("loss_args"), dict):
+        renamed = {"apart": "without_replacement", "even": "equal_pairs"}
+        arguments = settings["loss_args"]
+        settings["loss_args"] = {renamed.get(name, name): value for name, value in arguments.items()}
+    return settings
 
 
 def differences(config: Config, other: Config) -> dict[str, tuple[object, object]]:

@@ -21,7 +21,6 @@ import jaxtyping
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_resume import assert_same_runs, flags
 from torch import nn
 
 from divconq.accel.device import threads
@@ -52,6 +51,7 @@ from divconq.training.optimizer import make_optimizer
 from divconq.training.step import TrainingStep
 from divconq.training.stop_signals import Stopped, StopSignals
 from killed_runs import at_call
+from test_resume import assert_same_runs, flags
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available() or sys.platform == "win32",

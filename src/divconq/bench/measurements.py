@@ -20,7 +20,7 @@ from divconq.bench.torchvision_loop import plain_rates
 from divconq.checks import did_you_mean
 from divconq.config import Config
 from divconq.data.batches.augmentation import augmentation
-from divconq.experiments.results import code_version, hardware
+from divconq.experiments.origin import code_version, hardware
 from divconq.model import make_model
 from divconq.training.datasets import open_data
 from divconq.training.setup import prepare

@@ -35,7 +35,10 @@ def reproduce_command(argv: list[str]) -> None:
             print(json.dumps(figures) if parsed.json else tables.markdown(figures))
         return
     machine = {name: getattr(parsed, name) for name in ("root", "device", "workers", "cache")}
-    rows, seeds = tables.share_rows(wanted, tables.parse_names(parsed.rows)), tables.parse_seeds(parsed.seeds)
+    rows, seeds = (
+        tables.select_rows(wanted, tables.parse_names(parsed.rows)),
+        tables.parse_seeds(parsed.seeds),
+    )
     plans = [
         tables.plan(table, parsed.out, changes, rows=some, seeds=seeds, **machine) for table, some in rows
     ]
