@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 from divconq.accel.device import pick_device
-from divconq.data.batches.augmentation import HOLE, HOLES, make_augmentation
+from divconq.data.batches.augmentation import HOLE, HOLES, augmentation
 from divconq.data.batches.loading import training_batches
 from divconq.data.batches.sampler import EpochPlan
 from divconq.data.batches.transforms import augment
@@ -34,7 +34,7 @@ from divconq.data.batches.views import stored_side
 from divconq.data.dataset import ImageSet
 from divconq.data.images.cache import cached
 from divconq.data.images.files import open_files
-from divconq.data.images.placement import move_to_device
+from divconq.data.images.placement import resident
 
 SIZE, RESIZE = 224, 256
 PRESETS = ("standard", "geom+color")
@@ -55,7 +55,7 @@ class Files(Dataset):
 
 
 def torchvision_view(preset: str) -> Callable[[Image.Image], Tensor]:
-    """What ``make_augmentation(preset, "random_resized")`` does."""
+    """What ``augmentation(preset, "random_resized")`` does."""
     bilinear = transforms.InterpolationMode.BILINEAR
     changes = [
         transforms.RandomRotation(45, bilinear),
@@ -107,7 +107,7 @@ def make_ways(
     """An epoch of batches for each preset, each way."""
     (pixels,) = open_files([files], size=stored_side(RESIZE), workers=os.cpu_count())
     images = ImageSet(pixels, torch.zeros(len(files), dtype=torch.int64), ("any",), tuple(map(str, files)))
-    (images,) = move_to_device([cached(images, folder)], device)
+    (images,) = resident([cached(images, folder)], device)
     drawn = torch.randint(
         len(files), (given.batches, given.batch), generator=torch.Generator().manual_seed(0)
     )
@@ -115,7 +115,7 @@ def make_ways(
     view = torch.compile(augment, dynamic=False) if device.type == "cuda" else augment
 
     def ours(preset: str) -> Iterable[Tensor]:
-        changes = make_augmentation(preset, "random_resized")
+        changes = augmentation(preset, "random_resized")
         arguments = {"size": SIZE, "resize": RESIZE, "seed": 0, "device": device, "view": view}
         return (x for x, _, _ in training_batches(images, plan, changes, **arguments))
 

@@ -1,7 +1,7 @@
-"""Divide and conquer against plain training on the built-in dataset, the same budget, several seeds.
+"""Divide and conquer against plain training on the built-in dataset: same budget, several seeds.
 
-    python benchmarks/demo.py run --out benchmarks/results/demo.json     # about two minutes a run on two cores
-    python benchmarks/demo.py table benchmarks/results/demo.json         # Markdown, mean and deviation
+    python benchmarks/demo.py run --out benchmarks/results/demo.jsonl     # about two minutes a run on two cores
+    python benchmarks/demo.py table benchmarks/results/demo.jsonl         # prints Markdown
 
 Runs that are in the file already are skipped.
 """
@@ -9,13 +9,15 @@ Runs that are in the file already are skipped.
 import argparse
 import json
 import os
-import platform
-import statistics
 import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from divconq.evaluation.scores import title
+from divconq.experiments.origin import code_version, hardware
+from divconq.experiments.statistics import summarise
 
 ROWS = {
     "triplet loss alone (K_max 1)": ["--k-max", "1", "--masks", "none"],
@@ -23,7 +25,7 @@ ROWS = {
     "+ division, learned masks": ["--masks", "learned"],
     "+ division, no subspaces": ["--masks", "none"],
 }
-SCORES = {"recall@1": "R@1", "map@r": "MAP@R", "nmi": "NMI"}
+SCORES = ("recall@1", "map@r", "nmi")
 
 
 def main() -> None:
@@ -39,35 +41,32 @@ def main() -> None:
     table_parser.add_argument("file", type=Path)
     arguments = parser.parse_args()
     if arguments.command == "table":
-        print(table(json.loads(arguments.file.read_text())))
+        print("\n".join(table(read(arguments.file))))
         return
-    results = json.loads(arguments.out.read_text()) if arguments.out.exists() else []
+    results = read(arguments.out) if arguments.out.exists() else []
     done = {(result["row"], result["seed"]) for result in results}
     origin = about(arguments.threads, arguments.commit)
     wanted = [(row, seed) for seed in range(arguments.seeds) for row in ROWS if (row, seed) not in done]
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(arguments.parallel) as pool:
         for result in pool.map(lambda job: train(*job, arguments.threads), wanted):
-            results.append({**result, **origin})
-            arguments.out.write_text(json.dumps(results, indent=1))
+            with arguments.out.open("a") as file:
+                file.write(json.dumps({**result, **origin}) + "\n")
             print(
                 f"{result['row']}, seed {result['seed']}: R@1 {100 * result['last']['recall@1']:.2f}",
                 flush=True,
             )
 
 
+def read(file: Path) -> list[dict]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
 def about(threads: int, commit: str | None) -> dict:
     import torch
 
-    if commit is None:
-        commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
-    cpu = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        names = [
-            line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")
-        ]
-        cpu = names[0].partition(":")[2].strip() if names else cpu
-    return {"commit": commit, "hardware": f"{threads} threads of {cpu}, torch {torch.__version__}"}
+    torch.set_num_threads(threads)
+    return {"commit": code_version(commit), "hardware": f"{hardware('cpu')}, torch {torch.__version__}"}
 
 
 def train(row: str, seed: int, threads: int) -> dict:
@@ -90,15 +89,12 @@ def train(row: str, seed: int, threads: int) -> dict:
     }
 
 
-def table(results: list[dict]) -> str:
+def table(results: list[dict]) -> list[str]:
+    """Return the lines of the table in Markdown, and where its runs were made."""
     baseline = next(iter(ROWS))
     by_row = {row: {run["seed"]: run for run in results if run["row"] == row} for row in ROWS}
-    head = [
-        "",
-        *(f"{title}, last epoch" for title in SCORES.values()),
-        "R@1 over baseline",
-        "R@1, best epoch",
-    ]
+    scores = [f"{title(name)}, last epoch" for name in SCORES]
+    head = ["", *scores, "R@1 over baseline", "R@1, best epoch"]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for row, runs in by_row.items():
         if not runs:
@@ -108,25 +104,22 @@ def table(results: list[dict]) -> str:
             100 * (run["last"]["recall@1"] - by_row[baseline][seed]["last"]["recall@1"])
             for seed, run in runs.items()
         ]
-        cells.append(
-            "" if row == baseline else f"{statistics.mean(gains):+.2f} ± {statistics.stdev(gains):.2f}"
-        )
+        cells.append("" if row == baseline else spread(gains, sign="+"))
         cells.append(spread([100 * run["best"]["recall@1"] for run in runs.values()]))
         lines.append(f"| {row} | {' | '.join(cells)} |")
     seeds = sorted({run["seed"] for run in results})
     origins = sorted({(run["commit"], run["hardware"]) for run in results})
-    lines += [
-        "",
-        f"`divconq train demo --device cpu --seed N` with the row's flags, seeds {seeds[0]} to {seeds[-1]}; "
-        + "; ".join(f"commit {commit} on {hardware}" for commit, hardware in origins)
-        + ". "
-        "Mean ± standard deviation over the seeds; differences are paired by seed.",
-    ]
-    return "\n".join(lines)
+    made = "; ".join(f"commit {commit} on {hardware}" for commit, hardware in origins)
+    about = (
+        f"`divconq train demo --device cpu --seed N` with the row's flags, seeds {seeds[0]} to {seeds[-1]}; {made}. "
+        "Mean ± standard deviation over the seeds; differences are paired by seed."
+    )
+    return [*lines, "", about]
 
 
-def spread(values: list[float]) -> str:
-    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
+def spread(values: list[float], sign: str = "") -> str:
+    found = summarise(values)
+    return f"{found.mean:{sign}.2f} ± {found.deviation:.2f}"
 
 
 if __name__ == "__main__":

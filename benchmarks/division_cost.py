@@ -12,6 +12,7 @@ preset has it. Seconds are those of the processor, on one thread.
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import mean, median, stdev
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from divconq.bench.steps import Training
 from divconq.division import divide
-from divconq.experiments.results import code_version, hardware
+from divconq.experiments.origin import code_version, hardware
 from divconq.presets import preset
 from divconq.training.setup import prepare
 
@@ -47,9 +48,9 @@ def main() -> None:
     torch.set_num_threads(1)
     common = preset("demo").replace(device="cpu", train_recall=False)
     settings = {
-        "without": common.replace(k_max=1, masks="none"),
-        "fixed masks": common.replace(k_max=4, masks="fixed"),
-        "learned masks": common.replace(k_max=4, masks="learned"),
+        "without": replace(common, k_max=1, masks="none"),
+        "fixed masks": replace(common, k_max=4, masks="fixed"),
+        "learned masks": replace(common, k_max=4, masks="learned"),
     }
     ways = {name: Training(prepare(config)) for name, config in settings.items()}
     for training in ways.values():  # warm up

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from divconq.experiments.results import code_version, hardware
+from divconq.experiments.origin import code_version, hardware
 
 PHASES = ("train", "divide", "evaluate")
 

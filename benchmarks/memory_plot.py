@@ -1,20 +1,21 @@
-"""Peak memory of an evaluation against the number of points, as a picture, from reports of ``divconq bench --json``.
+"""Draw the peak memory of an evaluation against the number of points, from results/speed_algorithms.jsonl.
 
-python benchmarks/memory_plot.py benchmarks/results/h200_algorithms.json --out benchmarks/memory.svg
+python benchmarks/memory_plot.py --out benchmarks/memory.svg
 """
 
 import argparse
-import json
 from pathlib import Path
 
+from speed_tables import measurement
+
 GIB = 2**30
+REPORTS = ("h200_algorithms", "epyc_memory")
 
 
 def main() -> None:
-    """Draw one line for each report, and what all distances at once would take."""
+    """Draw one line per report, and the memory of all distances at once."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("reports", type=Path, nargs="+")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "memory.svg")
     given = parser.parse_args()
     import matplotlib
 
@@ -24,8 +25,8 @@ def main() -> None:
 
     figure, axes = pyplot.subplots(figsize=(6, 4))
     sizes = set()
-    for file in given.reports:
-        report = json.loads(file.read_text())
+    for name in REPORTS:
+        report = measurement("speed_algorithms", name)
         rows = [row for row in report["memory"] if row["bytes"] is not None]
         points = [row["points"] for row in rows]
         sizes.update(points)

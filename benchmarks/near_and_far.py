@@ -1,10 +1,11 @@
-"""Do held-out training classes tell what test classes will? Near ones, and whole families, with and without division.
+"""Train only the embedding layer on frozen features of CUB200-2011, with and without division.
 
-    python benchmarks/near_and_far.py --root DIR --backbone-weights FILE [--import FILE.py --backbone NAME] --json OUT
+    python benchmarks/near_and_far.py --root DIR --backbone-weights FILE [--import FILE.py --backbone NAME] --out OUT
+    python benchmarks/near_and_far.py --out benchmarks/results/near_and_far.jsonl     # only prints the tables
 
-The backbone stays as it is: its features of all images of CUB200-2011 are taken once, and only the embedding layer is
-trained on them, which takes seconds on a CPU. Of the training classes of each seed two sets are held out: whole
-families, whose relatives are not trained on, and then as many other classes at random, most of which leave relatives.
+The features of all images are computed once; training the layer then takes seconds on a CPU. Each seed holds out two
+sets of training classes. The far classes are whole families, so none of their relatives is trained on. The near classes
+are drawn at random from the rest, and most of them have a relative that is trained on.
 """
 
 import argparse
@@ -24,67 +25,72 @@ from tqdm import tqdm
 from divconq import DivideAndConquer, retrieval_scores
 from divconq.data import Dataset, ImageSet, hold_out, open_dataset
 from divconq.data.images.cache import cached
-from divconq.experiments.results import code_version, hardware
+from divconq.evaluation.scores import title
+from divconq.experiments.origin import code_version, hardware
 from divconq.experiments.statistics import paired_difference
 from divconq.losses import make_loss
 from divconq.model import import_file, make_model
 from divconq.presets import preset
 from divconq.training.scoring import embed_images
 
-LOSSES = ("margin", "triplet", "soft_triplet", "npairs", "MultiSimilarityLoss", "ProxyAnchorLoss")
+LOSSES = {
+    "margin": "margin",
+    "triplet": "triplet",
+    "soft_triplet": "soft triplet",
+    "npairs": "n-pairs",
+    "MultiSimilarityLoss": "multi-similarity",
+    "ProxyAnchorLoss": "proxy anchor",
+}
 MASKS = ("none", "fixed")
 SPLITS = ("near", "far", "test")
-SCORES = {"recall@1": "R@1", "map@r": "MAP@R"}
+SCORES = ("recall@1", "map@r")
 DIM, BATCH, EPOCHS, DIVIDE_EVERY = 512, 112, 30, 10
 
 
 @dataclass(frozen=True)
 class Split:
-    """Features of some images, and their classes."""
+    """Features of some images and their class labels."""
 
     x: Tensor
     labels: Tensor
 
 
 def main() -> None:
-    """Train all, and print."""
+    """Train and print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--root", type=Path)
     parser.add_argument("--backbone", default="resnet50.tv_in1k")
     parser.add_argument("--backbone-weights", type=Path)
     parser.add_argument("--import", dest="import_file", type=Path)
-    parser.add_argument("--classes", type=int, default=15, help="held out, near and far each")
+    parser.add_argument("--classes", type=int, default=15, help="number of near and of far classes")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--lr", type=float, nargs="+", default=[1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 1e-3])
-    parser.add_argument("--features", type=Path, help="where to keep the features for the next time")
-    parser.add_argument(
-        "--json", type=Path, help="of the runs; if it is there, only the tables are made again"
-    )
+    parser.add_argument("--features", type=Path, help="file in which to keep the features")
+    parser.add_argument("--out", type=Path, help="JSON lines of the runs; if it exists, only tables are made")
     given = parser.parse_args()
-    if given.json is None or not given.json.exists():
-        made = make(given)
-        if given.json:
-            given.json.write_text(json.dumps(made, indent=1) + "\n")
+    if given.out is not None and given.out.exists():
+        about, *runs = (json.loads(line) for line in given.out.read_text().splitlines())
     else:
-        made = json.loads(given.json.read_text())
-    runs = made.pop("runs")
+        about, runs = make(given)
+        if given.out is not None:
+            given.out.write_text("".join(json.dumps(line) + "\n" for line in (about, *runs)))
     for split, score in itertools.product(SPLITS, SCORES):
-        print(table(runs, f"{split} {score}"))
-    print(f"rates chosen by MAP@R on far classes\n\n{chosen(runs)}")
-    print(f"{made}, relatives of near classes: {mean(run['near relatives'] for run in runs):.0%}")
+        print("\n".join([*table(runs, split, score), ""]))
+    print("\n".join(["rates selected by MAP@R on far classes", "", *selected_rates(runs), ""]))
+    print(f"{about}, relatives of near classes: {mean(run['near relatives'] for run in runs):.0%}")
 
 
-def make(given: argparse.Namespace) -> dict:
-    """All runs, and where they were made."""
+def make(given: argparse.Namespace) -> tuple[dict, list[dict]]:
+    """Return where the runs were made, and the runs."""
     data = open_dataset("cub", root=given.root, size=320, workers=2)
     features = [features_of(part, given) for part in (data.train, data.test)]
     runs = list(all_runs(data, *features, given))
     about = {"code": code_version(), "hardware": hardware("cpu"), "torch": torch.__version__}
-    return {**about, "classes": given.classes, "runs": runs}
+    return {**about, "classes": given.classes}, runs
 
 
 def features_of(images: ImageSet, given: argparse.Namespace) -> Tensor:
-    """The features of these images, from the file in which they were kept if they are there."""
+    """Return the features of the images, from the file --features if it has them."""
     known = load_file(given.features) if given.features and given.features.exists() else {}
     name = f"{given.backbone}, {images.names[0]} ..."
     if name not in known:
@@ -95,7 +101,7 @@ def features_of(images: ImageSet, given: argparse.Namespace) -> Tensor:
 
 
 def take_features(images: ImageSet, given: argparse.Namespace) -> Tensor:
-    """What the backbone gives for each image, seen as at test time."""
+    """Return the features of the images in the test view."""
     if given.import_file is not None:
         import_file(given.import_file)
     config = preset("cub").replace(precision="bf16")
@@ -109,7 +115,7 @@ def take_features(images: ImageSet, given: argparse.Namespace) -> Tensor:
 
 
 def all_runs(data: Dataset, trained: Tensor, tested: Tensor, given: argparse.Namespace) -> Iterator[dict]:
-    """Every loss, with and without division, for every seed, on the features of both halves."""
+    """Yield a run of every loss, with and without division, for every seed."""
     place = {path: number for number, path in enumerate(data.train.paths)}
 
     def part(images: ImageSet) -> Split:
@@ -127,14 +133,14 @@ def all_runs(data: Dataset, trained: Tensor, tested: Tensor, given: argparse.Nam
 
 
 def run(train: Split, splits: dict[str, Split], loss: str, masks: str, *, seed: int, lr: float) -> dict:
-    """Train the embedding layer; the scores on each split after the last epoch, in percent."""
+    """Train the embedding layer and return the scores on each split after the last epoch, in percent."""
     torch.manual_seed(seed)
     head = torch.nn.Linear(train.x.shape[1], DIM)
     optimizer = torch.optim.Adam(head.parameters(), lr=lr, weight_decay=1e-4, fused=True)
     criterion = make_loss(loss, num_classes=int(train.labels.max()) + 1, dim=DIM)
     if own := list(criterion.parameters()):
         optimizer.add_param_group(
-            {"params": own, "lr": lr * preset("cub").loss.lr_scale, "weight_decay": 0.0}
+            {"params": own, "lr": lr * preset("cub").loss_lr_scale, "weight_decay": 0.0}
         )
     k_max = 4 if masks == "fixed" else 1
     dc = DivideAndConquer(
@@ -167,45 +173,41 @@ def run(train: Split, splits: dict[str, Split], loss: str, masks: str, *, seed: 
 
 
 def values(runs: list[dict], loss: str, masks: str, score: str, lr: float) -> list[float]:
-    """A score of a loss with these masks, a seed after the other."""
-    return [r[score] for r in runs if (r["loss"], r["masks"], r["lr"]) == (loss, masks, lr)]
+    """Return a score of a loss with these masks, one value per seed."""
+    return [run[score] for run in runs if (run["loss"], run["masks"], run["lr"]) == (loss, masks, lr)]
 
 
-def with_gain(ours: list[float], theirs: list[float]) -> str:
-    """The mean without division, what division adds, and its 95% interval."""
+def with_gain(runs: list[dict], loss: str, score: str, rates: dict[str, float]) -> str:
+    """Return the mean score without division, the mean gain by division, and its 95% interval."""
+    ours, theirs = (values(runs, loss, masks, score, rates[masks]) for masks in ("fixed", "none"))
     gain = paired_difference(ours, theirs)
     return f"{mean(theirs):.2f} {gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]"
 
 
-def table(runs: list[dict], score: str) -> str:
-    """A score without division after the last epoch, and what fixed masks add, for each learning rate."""
+def table(runs: list[dict], split: str, score: str) -> list[str]:
+    """Return a Markdown table: a score without division and the gain by division, for each learning rate."""
     rates = sorted({run["lr"] for run in runs})
-    lines = [f"| {score} | {' | '.join(f'{lr:g}' for lr in rates)} |", "|---" * (len(rates) + 1) + "|"]
-    for loss in LOSSES:
-        cells = [
-            with_gain(*(values(runs, loss, masks, score, lr) for masks in ("fixed", "none"))) for lr in rates
-        ]
-        lines.append(f"| {loss} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    head = f"| {title(score)}, {split} | {' | '.join(f'{lr:g}' for lr in rates)} |"
+    lines = [head, "|---" * (len(rates) + 1) + "|"]
+    for loss, name in LOSSES.items():
+        cells = [with_gain(runs, loss, f"{split} {score}", dict.fromkeys(MASKS, lr)) for lr in rates]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
 
 
-def chosen(runs: list[dict]) -> str:
-    """The same on test classes, with and without division at the learning rate that is best on far classes."""
+def selected_rates(runs: list[dict]) -> list[str]:
+    """Return a Markdown table of test scores, each side at the learning rate that is best on far classes."""
     rates = sorted({run["lr"] for run in runs})
-    lines = [f"| test classes | rate without, with | {' | '.join(SCORES.values())} |", "|---|---|---|---|"]
-    for loss in LOSSES:
+    head = " | ".join(f"{title(score)}, test" for score in SCORES)
+    lines = [f"| | rate without division, with it | {head} |", "|---|---|---|---|"]
+    for loss, name in LOSSES.items():
         best = {
             masks: max(rates, key=lambda lr: mean(values(runs, loss, masks, "far map@r", lr)))
             for masks in MASKS
         }
-        cells = [
-            with_gain(
-                *(values(runs, loss, masks, f"test {score}", best[masks]) for masks in ("fixed", "none"))
-            )
-            for score in SCORES
-        ]
-        lines.append(f"| {loss} | {best['none']:g}, {best['fixed']:g} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        cells = [with_gain(runs, loss, f"test {score}", best) for score in SCORES]
+        lines.append(f"| {name} | {best['none']:g}, {best['fixed']:g} | {' | '.join(cells)} |")
+    return lines
 
 
 if __name__ == "__main__":

@@ -1,67 +1,101 @@
-"""Writes the tables of CUB200-2011 from the results in benchmarks/cub/finished: a page each, and those inside pages.
+"""Write all tables of results into the pages: those of CUB200-2011, of the demo and of speed.
 
     python benchmarks/result_tables.py
 
-A page that has the two lines <!-- table NAME --> and <!-- end of table --> gets the short form of tables/NAME.yaml
-between them; with <!-- late NAME NAME --> the mean of the last third of the epochs, of several tables. Tables of which
-nothing was run have no page.
+Each table of CUB200-2011 that has results gets a page in benchmarks/cub. In the other pages, the lines between
+<!-- KIND WORDS --> and <!-- end of table --> are replaced:
+
+    table NAME             the short form of tables/NAME.yaml
+    table NAME:SECTION     one section of it
+    late NAME ...          means over the last third of the epochs, of several tables
+    frozen SPLIT SCORE     results of near_and_far.py
+    frozen rates           the same at the best learning rates
+    demo                   results of demo.py
+    speed NAME             a function of speed_tables.py
 """
 
 import re
 from pathlib import Path
 from statistics import mean
 
+import demo
+import near_and_far
+import speed_tables
+
+from divconq.evaluation.scores import title
 from divconq.experiments import brief, load_table, markdown, read_results, summary
 from divconq.experiments.figures import find_runs, overrides_of
 from divconq.experiments.results import Result
 from divconq.experiments.statistics import paired_difference
 
 ROOT = Path(__file__).parent.parent
-CUB = ROOT / "benchmarks" / "cub"
-PAGES = (ROOT / "README.md", ROOT / "benchmarks" / "cub.md")
-PLACE = re.compile(r"(<!-- (table|late) ([\w ]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
-SCORES = {"recall@1": "R@1", "map@r": "MAP@R", "val_map@r": "MAP@R, held out"}
+BENCHMARKS, TABLES = ROOT / "benchmarks", ROOT / "tables"
+CUB = BENCHMARKS / "cub"
+PAGES = (ROOT / "README.md", *(BENCHMARKS / f"{name}.md" for name in ("cub", "demo", "speed")))
+PLACE = re.compile(
+    r"(<!-- (table|late|frozen|demo|speed) ?([\w@: -]*?) -->\n).*?(<!-- end of table -->)", re.DOTALL
+)
+SCORES = ("recall@1", "map@r", "val_map@r")
 
 
 def written() -> dict[Path, str]:
-    """Every page that has figures of these results, as it should be."""
+    """Return the text of every page that has tables of results."""
     results = read_results(CUB / "finished")
     pages = {}
-    for path in sorted((ROOT / "tables").glob("cub_*.yaml")):
-        figures = figures_of(path, results)
-        if any(row["files"] for row in figures["rows"]):
+    for path in sorted(TABLES.glob("cub_*.yaml")):
+        figures = figures_of(path.stem, results)
+        if any(row["runs"] for row in figures["rows"]):
             pages[CUB / f"{path.stem}.md"] = markdown(figures)
 
     def filled(place: re.Match[str]) -> str:
-        paths = [ROOT / "tables" / f"{name}.yaml" for name in place[3].split()]
-        lines = late(paths, results) if place[2] == "late" else short(paths[0], results)
-        return place[1] + "\n".join([*lines, ""]) + place[4]
+        return place[1] + "\n".join([*lines(place[2], place[3].split(), results), ""]) + place[4]
 
     for page in PAGES:
         pages[page] = PLACE.sub(filled, page.read_text())
     return pages
 
 
-def figures_of(path: Path, results: list[Result]) -> dict:
-    """The figures of a table from these results."""
-    table = load_table(path)
+def lines(kind: str, words: list[str], results: list[Result]) -> list[str]:
+    """Return the lines of one table."""
+    if kind == "table":
+        return short(words[0], results)
+    if kind == "late":
+        return late(words, results)
+    if kind == "demo":
+        return demo.table(speed_tables.read_lines("demo"))
+    if kind == "speed":
+        return speed_tables.TABLES[words[0]]()
+    _, *runs = speed_tables.read_lines("near_and_far")
+    return near_and_far.selected_rates(runs) if words == ["rates"] else near_and_far.table(runs, *words)
+
+
+def figures_of(name: str, results: list[Result]) -> dict:
+    """Return the figures of a table from these results."""
+    table = load_table(TABLES / f"{name}.yaml")
     return summary(table, results, overrides_of(table, results, {}))
 
 
-def short(path: Path, results: list[Result]) -> list[str]:
-    """A table, a line a row, and where its runs were made."""
-    figures = figures_of(path, results)
+def short(name: str, results: list[Result]) -> list[str]:
+    """Return the short form of a table or of one of its sections, and where its runs were made."""
+    name, _, section = name.partition(":")
+    figures = figures_of(name, results)
+    table = brief(figures, figures["metrics"][:2], section or None)
+    if section:
+        return table
     made = [f"{origin['runs']} by {origin['code']}" for origin in figures["origins"]]
     machines = {f"{origin['hardware']}, torch {origin['torch']}" for origin in figures["origins"]}
     about = f"`tables/{figures['table']}.yaml`, runs: {', '.join(made)}; {'; '.join(sorted(machines))}."
-    return [*brief(figures, figures["metrics"][:2]), "", about]
+    return [*table, "", about]
 
 
-def late(paths: list[Path], results: list[Result]) -> list[str]:
-    """Rows with a baseline: the mean of all evaluations in the last third of the epochs."""
-    head = "".join(f" {title} | over baseline |" for title in SCORES.values())
+def late(names: list[str], results: list[Result]) -> list[str]:
+    """Return the rows that have a baseline, with the means of all evaluations in the last third of the epochs."""
+    titles = [
+        title(score.removeprefix("val_")) + (", held out" if "val_" in score else "") for score in SCORES
+    ]
+    head = "".join(f" {name} | over baseline |" for name in titles)
     lines = [f"| | table | seeds |{head}", "| --- | --- | --- |" + " ---: | ---: |" * len(SCORES)]
-    for table in map(load_table, paths):
+    for table in (load_table(TABLES / f"{name}.yaml") for name in names):
         runs = find_runs(table, results, overrides_of(table, results, {}))
         for row in table.rows:
             ours, theirs = runs[row.name], runs[row.baseline] if row.baseline else {}
@@ -79,7 +113,7 @@ def late(paths: list[Path], results: list[Result]) -> list[str]:
 
 
 def late_mean(result: Result, score: str) -> float:
-    """The mean of a score in percent over the evaluations in the last third of the epochs."""
+    """Return the mean of a score in percent over the evaluations in the last third of the epochs."""
     values = result.metrics[score]
     return 100 * mean(value for value in values[len(values) * 2 // 3 :] if value is not None)
 

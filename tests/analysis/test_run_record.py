@@ -28,9 +28,9 @@ def test_a_whole_run_is_read(tmp_path, tiny):
     train(tiny, tmp_path / "run")
     record = read_run(tmp_path / "run")
     assert record.config == tiny
-    assert [row["epoch"] for row in record.metrics] == list(range(1, tiny.epochs + 1))
+    assert [row["epoch"] for row in record.metrics] == list(range(1, tiny.optimisation.epochs + 1))
     assert record.curve("loss") == (
-        list(range(1, tiny.epochs + 1)),
+        list(range(1, tiny.optimisation.epochs + 1)),
         [row["loss"] for row in record.metrics],
     )
     assert record.curve("unheard of") == ([], [])

@@ -53,10 +53,12 @@ from divconq.division.matching import match
 from divconq.evaluation import evaluate, one_gallery_image
 from divconq.evaluation.neighbours import nearest
 from divconq.experiments.figures import overrides_of
-from divconq.experiments.results import Result, portable, read_results, wanted
+from divconq.experiments.flags import parse_changes, parse_seeds
+from divconq.experiments.results import Result, read_results
 from divconq.experiments.runner import check_losses, plan
+from divconq.experiments.settings import portable
 from divconq.experiments.statistics import paired_difference, summarise
-from divconq.experiments.table import load_table, parse_changes, parse_seeds, parse_table
+from divconq.experiments.table import load_table, parse_table
 from divconq.losses import make_loss
 from divconq.masks import Masks
 from divconq.model import import_file, load_model, make_model
@@ -394,7 +396,7 @@ def two_settings() -> None:
     """Results of a table that was run twice, each time with another --set."""
     made = load_table(experiments())
     results = [
-        Result("t", "plain", 0, wanted(made, made.rows[0], 0, change), change, {}, "", "", "", "", 0.0, {})
+        Result("t", "plain", 0, made.settings(made.rows[0], 0, change), change, {}, "", "", "", "", 0.0, {})
         for change in ({"epochs": 3}, {"epochs": 4})
     ]
     overrides_of(made, results, {})

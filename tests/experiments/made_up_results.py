@@ -1,8 +1,10 @@
-"""Results of runs that never took place, for the tests."""
+"""Made-up results for the tests."""
 
 import dataclasses
+import json
 
-from divconq.experiments.results import Result, settings
+from divconq.experiments.results import Result
+from divconq.experiments.settings import settings_of
 from divconq.experiments.table import parse_table
 
 TEXT = """
@@ -25,7 +27,7 @@ TABLE = parse_table("made_up", TEXT)
 
 
 def result(row, seed, test, held=None, table=TABLE, **changes):
-    """A run whose R@1 is ``test`` at its epochs, in percent, and ``held`` on held-out classes; MAP@R is half of it."""
+    """Return a result with R@1 ``test`` per epoch, in percent, and MAP@R ``held`` on held-out classes."""
     row = next(each for each in table.rows if each.name == row)
     metrics = {
         "epoch": list(range(1, len(test) + 1)),
@@ -40,7 +42,7 @@ def result(row, seed, test, held=None, table=TABLE, **changes):
         table=table.name,
         row=row.name,
         seed=seed,
-        settings=settings(table.config(row, seed)),
+        settings=settings_of(table.config(row, seed)),
         overrides={},
         files={},
         code="0123abc",
@@ -49,6 +51,14 @@ def result(row, seed, test, held=None, table=TABLE, **changes):
         date=f"2026-01-0{seed + 1}T00:00:00+00:00",
         seconds=2100.0,
         metrics=metrics,
-        file=f"{row.name}-{seed}.json",
+        name=f"{row.name}-{seed}",
     )
     return dataclasses.replace(made, **changes)
+
+
+def write_old_result(file, result):
+    """Write a result as older versions did: one JSON file per run, named by the run."""
+    values = dataclasses.asdict(result)
+    del values["name"]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"format": "divconq result 1", **values}, indent=1))

@@ -3,11 +3,13 @@ import statistics
 from pathlib import Path
 
 import pytest
+from made_up_results import write_old_result
 
 from divconq.cli import main
 from divconq.config import Config
 from divconq.experiments.compare import compare, group, read_runs
-from divconq.experiments.results import Result, settings, write_result
+from divconq.experiments.results import Result, append_result
+from divconq.experiments.settings import settings_of
 from divconq.runs.folder import Run
 
 TEXT = """\
@@ -90,7 +92,7 @@ def test_the_best_epoch_is_chosen_by_the_runs_own_criterion():
     figures = compare([Path("held")])
     assert figures["selections"] == ["last", "held_out"]
     assert figures["rows"][0]["scores"]["recall@1"]["held_out"]["mean"] == pytest.approx(40)
-    assert "MAP@R on them chose the epoch" in " ".join(figures["notes"])
+    assert "MAP@R on them selects the epoch" in " ".join(figures["notes"])
     both = compare([Path("test"), Path("held")])
     assert both["selections"] == ["last", "held_out", "test"]
     assert both["rows"][0]["scores"]["recall@1"]["held_out"] is None
@@ -108,10 +110,10 @@ def test_runs_that_never_were_evaluated_or_are_not_at_their_end_are_listed_and_s
     assert together["missing"] == [1, 2]
     assert alone["scores"]["recall@1"]["last"] is None
     assert figures["notes"][-4:] == [
-        "begun was never evaluated: 0 of 3 epochs are there.",
-        "scoreless was never evaluated: 2 of 3 epochs are there.",
-        "stopped is not at its end: 2 of 3 epochs are there.",
-        "other was never evaluated: 0 of 3 epochs are there.",
+        "begun was never evaluated; it has 0 of 3 epochs.",
+        "scoreless was never evaluated; it has 2 of 3 epochs.",
+        "stopped is not complete; it has 2 of 3 epochs.",
+        "other was never evaluated; it has 0 of 3 epochs.",
     ]
     assert rows("begun")[0]["scores"] == {"recall@1": {"last": None, "held_out": None, "test": None}}
 
@@ -120,7 +122,7 @@ def test_a_seed_that_is_there_twice_is_no_second_seed():
     for name in ("old-0", "old-1", "new-0", "new-1"):
         made(name, [50], seed=int(name[-1]))
     figures = compare([Path(name) for name in ("old-0", "old-1", "new-0", "new-1", "./old-0")])
-    assert [(row["title"], row["files"]) for row in figures["rows"]] == [
+    assert [(row["title"], row["runs"]) for row in figures["rows"]] == [
         ("demo", ["old-0", "old-1"]),
         ("demo (2)", ["new-0", "new-1"]),
     ]
@@ -138,11 +140,12 @@ def test_rows_that_differ_in_much_are_called_by_a_run():
 def test_results_of_reproduce_stand_beside_run_folders_also_of_an_older_version():
     made("run-0", [50, 50], seed=0)
     config = Config.of(epochs=2, ks=(1, 10), seed=1)
-    old = {name: value for name, value in settings(config).items() if name != "same_camera"}
+    old = {name: value for name, value in settings_of(config).items() if name != "same_camera"}
     metrics = {"epoch": [1, 2], "recall@1": [None, 0.6], "seconds_train": [5.0, 5.0]}
     result = Result("t", "r", 1, old, {}, {}, "c", "h", "2", "2026", 10.0, metrics)
-    write_result(Path("finished"), "one", result)
-    for path in ("finished", "finished/one.json"):
+    append_result(Path("finished/t.jsonl"), result)
+    write_old_result(Path("old/one.json"), result)
+    for path in ("finished", "finished/t.jsonl", "old", "old/one.json"):
         (row,) = rows("run-0", path)
         assert row["seeds"] == [0, 1]
         assert row["scores"]["recall@1"]["last"]["mean"] == pytest.approx(55)
@@ -171,7 +174,7 @@ def test_the_table_in_a_terminal(capsys):
     main(["compare", *names, "--metric", "recall@1,recall@10,nmi"])
     out = capsys.readouterr().out
     assert [line.split() for line in out.splitlines()[:5]] == [line.split() for line in TEXT.splitlines()]
-    assert out.endswith("fixed-2 was never evaluated: 0 of 2 epochs are there.\n")
+    assert out.endswith("fixed-2 was never evaluated; it has 0 of 2 epochs.\n")
     assert len({line.index("±") for line in out.splitlines()[1:7]}) == 1, "below each other"
 
 

@@ -5,7 +5,7 @@ import pytest
 from made_up_results import TABLE, result
 
 from divconq.experiments.figures import find_runs, overrides_of, summary
-from divconq.experiments.render import brief, latex, markdown, write_table
+from divconq.experiments.render import brief, latex, markdown, text, write_table
 
 RUNS = [
     result("plain", 0, [60, 62, 61], [70, 60, 65]),
@@ -17,7 +17,7 @@ RUNS = [
 MARKDOWN = """\
 ## Two rows, 50% made_up
 
-|  | seeds | score | last epoch | over baseline | epoch chosen on held-out classes | over baseline \
+|  | seeds | score | last epoch | over baseline | epoch selected on held-out classes | over baseline \
 | best test epoch | over baseline | paper | training |
 |---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|
 | plain training | 2 of 3 | R@1 | 62.00 ± 1.41 |  | 61.00 ± 1.41 |  | 63.00 ± 1.41 |  | 66.93 | 150 s |
@@ -28,12 +28,12 @@ MARKDOWN = """\
 |  |  | MAP@R | 32.17 ± 1.04 | +0.75 [-2.43, +3.93] (2 of 3 seeds) | 32.50 ± 0.50 \
 | +1.75 [-1.43, +4.93] (2 of 3 seeds) | 32.67 ± 0.58 | +1.00 [+1.00, +1.00] (2 of 3 seeds) |  |  |
 
-In percent: mean ± sample standard deviation over the seeds; over baseline: the mean difference to the baseline with \
-the same seed, and its 95% interval (Student's t). The last epoch needs no choice; the best test epoch is chosen by \
-R@1 on the test classes themselves and flatters.
-Held-out classes are training classes that were not trained on; MAP@R on them chose.
+Scores are in percent: mean ± sample standard deviation over the seeds. The columns over baseline have the mean \
+difference to the baseline with the same seed and its 95% confidence interval (Student's t). The best test epoch is \
+selected by R@1 on the test classes themselves, so it is too optimistic.
+Held-out classes are training classes that are not trained on; MAP@R on them selects the epoch.
 Not run yet: plain training: seed 2.
-5 runs by 0123abc on a GPU, torch 2.9.
+5 runs of 0123abc on a GPU, torch 2.9.
 """
 
 
@@ -55,7 +55,7 @@ def test_in_brief():
 
 def test_latex_has_the_same_cells_and_nothing_that_latex_takes_for_a_command():
     text = latex(summary(TABLE, RUNS, {}))
-    assert r"\caption{Two rows, 50\% made\_up. In percent: mean $\pm$ sample" in text
+    assert r"\caption{Two rows, 50\% made\_up. Scores are in percent: mean $\pm$ sample" in text
     spread = r" $\pm$ 1.41 &  & "
     line = f"plain training & 2 of 3 & R@1 & 62.00{spread}61.00{spread}63.00{spread}66.93 & 150 s " + r"\\"
     assert line in text.splitlines()
@@ -81,7 +81,7 @@ def test_numbers_by_hand():
         "test": {0: 2, 1: 2, 2: 2},
     }
     assert plain["missing"] == [2]
-    assert fixed["files"] == ["fixed-0.json", "fixed-1.json", "fixed-2.json"]
+    assert fixed["runs"] == ["fixed-0", "fixed-1", "fixed-2"]
 
 
 def test_without_held_out_classes_the_column_goes_and_epochs_not_evaluated_are_passed_over():
@@ -159,3 +159,16 @@ def test_three_files_are_written(tmp_path):
     assert [path.name for path in paths] == ["made_up.md", "made_up.tex", "made_up.json"]
     assert paths[0].read_text() == MARKDOWN
     assert json.loads(paths[2].read_text()) == json.loads(json.dumps(figures))
+
+
+def test_sections_have_titles_in_every_form():
+    rows = tuple(dataclasses.replace(row, section=f"{row.title}, 5%") for row in TABLE.rows)
+    figures = summary(dataclasses.replace(TABLE, rows=rows), RUNS, {})
+    lines = markdown(figures).splitlines()
+    assert lines[2] == "### plain training, 5%"
+    assert lines.count(MARKDOWN.splitlines()[2]) == 2, "each section has a head"
+    assert [line for line in lines if line[:5] == "| fix"] == [MARKDOWN.splitlines()[6]]
+    assert text(figures).count("plain training, 5%\n\n") == 1
+    columns = len(MARKDOWN.splitlines()[2].split(" | "))
+    assert rf"\multicolumn{{{columns}}}{{l}}{{\emph{{fixed masks, 5\%}}}} \\" in latex(figures).splitlines()
+    assert brief(figures, section="fixed") == brief(figures)[:2], "a section is named by its rows' prefix"

@@ -1,40 +1,77 @@
 import dataclasses
 import json
+import os
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
-from made_up_results import TABLE, result
+from made_up_results import TABLE, TEXT, result, write_old_result
 
 from divconq import __version__
 from divconq.config import Config
-from divconq.experiments import results
-from divconq.experiments.results import (
-    agree,
-    code_version,
-    columns,
-    hardware,
-    portable,
-    read_results,
-    run_name,
-    wanted,
-    write_result,
-)
-from divconq.experiments.results import settings as settings_of
+from divconq.experiments import origin, results
+from divconq.experiments.origin import code_version, hardware
+from divconq.experiments.results import append_result, columns, read_result_file, read_results
+from divconq.experiments.runner import run_name
+from divconq.experiments.settings import agree, portable, settings_of
+from divconq.experiments.table import parse_table
 
 
 def test_a_result_is_read_back_as_it_was_written(tmp_path):
     made = result("fixed", 1, [60, None, 62], [50, 51, 52])
-    path = write_result(tmp_path / "deep" / "folder", "fixed-1", made)
+    file = tmp_path / "deep" / "folder" / "made_up.jsonl"
+    append_result(file, made)
     assert read_results(tmp_path) == [made]
-    assert path.stat().st_size < 3000
-    assert [line.strip().partition(":")[0] for line in path.read_text().splitlines()].count('"recall@1"') == 1
-    assert [file.name for file in path.parent.iterdir()] == ["fixed-1.json"], "nothing else is left"
+    assert file.stat().st_size < 3000
+    assert file.read_text().count("\n") == 1
+    assert [other.name for other in file.parent.iterdir()] == ["made_up.jsonl"], "nothing else is left"
 
 
-def test_results_come_oldest_first_and_a_file_that_is_none_is_named(tmp_path):
+def test_a_result_of_an_older_version_has_the_name_of_its_file(tmp_path):
+    made = result("fixed", 1, [60])
+    write_old_result(tmp_path / "fixed-1.json", made)
+    assert read_results(tmp_path) == [made]
+
+
+@pytest.mark.parametrize("kept", [0, 1, 300, -2, -1])
+def test_a_line_cut_short_is_ignored_and_removed_by_the_next_append(tmp_path, kept):
+    file, results = tmp_path / "t.jsonl", [result("fixed", seed, [60]) for seed in range(3)]
+    append_result(file, results[0])
+    first = file.read_bytes()
+    append_result(file, results[1])
+    last = file.read_bytes()[len(first) :]
+    file.write_bytes(first + last[:kept])  # the process was killed while it wrote
+    whole = kept == -1  # only the line break is missing
+    assert read_result_file(file) == results[: 1 + whole]
+    append_result(file, results[2])
+    assert read_result_file(file) == [results[0], *results[1 : 1 + whole], results[2]]
+    assert file.read_bytes().count(b"\n") == 2 + whole
+
+
+def test_several_processes_append_to_one_file(tmp_path):
+    file = tmp_path / "t.jsonl"
+    program = (
+        "import sys; from pathlib import Path; from made_up_results import result\n"
+        "from divconq.experiments.results import append_result\n"
+        "for seed in range(20): append_result(Path(sys.argv[1]), result(sys.argv[2], seed, [60.0] * 200))\n"
+    )
+    here = str(Path(__file__).parent)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([here, *filter(None, sys.path)])}
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program, str(file), row], env=environment)
+        for row in ("plain", "fixed")
+    ]
+    assert [process.wait() for process in processes] == [0, 0]
+    assert {(one.row, one.seed) for one in read_result_file(file)} == {
+        (row, seed) for row in ("plain", "fixed") for seed in range(20)
+    }
+
+
+def test_results_come_oldest_first_and_a_damaged_file_is_named(tmp_path):
     for seed in (2, 0, 1):
-        write_result(tmp_path, f"{3 - seed}", result("fixed", seed, [60]))
+        append_result(tmp_path / f"{3 - seed}.jsonl", result("fixed", seed, [60]))
     assert [each.seed for each in read_results(tmp_path)] == [0, 1, 2]
     assert read_results(tmp_path / "nowhere") == []
     (tmp_path / "x.json").write_text('{"format": "divconq result 1"')
@@ -43,6 +80,39 @@ def test_results_come_oldest_first_and_a_file_that_is_none_is_named(tmp_path):
     (tmp_path / "x.json").write_text('{"a": 1}')
     with pytest.raises(ValueError, match="its format is not 'divconq result 1'"):
         read_results(tmp_path)
+    (tmp_path / "x.json").unlink()
+    with (tmp_path / "1.jsonl").open("a") as file:
+        file.write('{"cut": \n')
+    with pytest.raises(ValueError, match=r"line 2 of .*1.jsonl is not the result of a run"):
+        read_results(tmp_path)
+
+
+def test_settings_that_were_renamed_still_agree(tmp_path):
+    table = parse_table(
+        "t", TEXT.replace("{masks: fixed}", "{loss: margin, loss_args: {without_replacement: true}}")
+    )
+    made = result("fixed", 0, [60], table=table)
+    old = {**made.settings, "loss_args": {"apart": True}}
+    write_old_result(tmp_path / "a.json", dataclasses.replace(made, settings=old))
+    (read,) = read_results(tmp_path)
+    assert agree(read.settings, table.settings(table.rows[1], 0, {}))
+    assert not agree(old, table.settings(table.rows[1], 0, {}))
+
+
+def test_a_setting_that_was_removed_agrees_if_it_had_its_default(tmp_path, monkeypatch):
+    def upgraded(settings):
+        """A version without the setting ``went``, whose default was 1."""
+        return {name: value for name, value in settings.items() if (name, value) != ("went", 1)}
+
+    monkeypatch.setattr(results, "upgraded", upgraded)
+    made = result("fixed", 0, [60])
+    for value in (1, 2):
+        append_result(
+            tmp_path / "t.jsonl", dataclasses.replace(made, settings={**made.settings, "went": value})
+        )
+    default, other = read_results(tmp_path)
+    assert agree(default.settings, made.settings)
+    assert not agree(other.settings, made.settings)
 
 
 def test_settings_leave_the_machine_out_and_know_files_by_content(tmp_path):
@@ -61,7 +131,7 @@ def test_settings_leave_the_machine_out_and_know_files_by_content(tmp_path):
 
 def test_every_other_setting_tells_two_runs_apart():
     base = settings_of(Config())
-    left_out = Config().settings().keys() - base.keys()
+    left_out = {field.name for field in dataclasses.fields(Config)} - base.keys()
     machine = {"root", "cache", "workers", "device", "save_minutes", "save_steps"}
     assert left_out == machine | {"train_recall"}
     row = TABLE.rows[0]
@@ -87,7 +157,7 @@ def test_overrides_give_the_settings_of_the_changed_table(tmp_path):
     changes = {"ks": (1, 5), "lr": 0.5, "backbone_weights": tmp_path / "weights", "data": "somewhere/photos"}
     for row, seed in TABLE.runs():
         config = TABLE.with_changes(changes).config(row, seed)
-        assert wanted(TABLE, row, seed, portable(changes)) == settings_of(config)
+        assert TABLE.settings(row, seed, portable(changes)) == settings_of(config)
 
 
 def test_columns_are_the_log_turned_over():
@@ -117,8 +187,8 @@ def test_what_is_compiled_once_is_no_cost_of_training():
 
 def test_the_version_of_the_code(tmp_path, monkeypatch):
     package = tmp_path / "divconq"
-    (package / "reproduce").mkdir(parents=True)
-    monkeypatch.setattr(results, "__file__", str(package / "reproduce" / "results.py"))
+    (package / "experiments").mkdir(parents=True)
+    monkeypatch.setattr(origin, "__file__", str(package / "experiments" / "origin.py"))
     assert code_version("abc") == "abc"
     assert code_version() == f"divconq {__version__}"
 
@@ -130,12 +200,12 @@ def test_the_version_of_the_code(tmp_path, monkeypatch):
         return done.stdout.strip()
 
     git("init")
-    (package / "config.py").write_text("1")
+    (package / "train.py").write_text("1")
     (tmp_path / "notes").write_text("1")
     git("add", "divconq")
     git("commit", "-m", "one")
     assert code_version() == git("rev-parse", "--short=12", "HEAD"), "other files do not matter"
-    (package / "config.py").write_text("2")
+    (package / "train.py").write_text("2")
     assert code_version().endswith("+changes")
     monkeypatch.setenv("PATH", "")
     assert code_version() == f"divconq {__version__}"

@@ -3,6 +3,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from made_up_results import write_old_result
 
 from divconq.cli import main
 from divconq.experiments import load_table, parse_changes, parse_table, plan, read_results, render, reproduce
@@ -57,6 +58,15 @@ def scores(result):
     }
 
 
+def forget(out, name):
+    """Remove the one result whose name begins so."""
+    file = out / "finished" / "photos.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if not json.loads(line)["name"].startswith(name)]
+    assert len(kept) == len(lines) - 1
+    file.write_text("".join(kept))
+
+
 @pytest.fixture
 def no_training(monkeypatch):
     def train(*args, **kwargs):
@@ -78,6 +88,7 @@ def test_a_table_is_run_kept_and_rendered(complete):
         "photos.tex",
         "runs",
     ]
+    assert [path.name for path in (out / "finished").iterdir()] == ["photos.jsonl"], "one file per table"
     assert list((out / "runs").iterdir()) == [], "checkpoints are not kept"
     for result in results:
         assert result.metrics["epoch"] == [1, 2]
@@ -117,6 +128,43 @@ def test_what_is_done_is_skipped_also_by_another_table_and_on_another_machine(
         "other", text.replace("  plain:", "  simple:").replace("baseline: plain", "baseline: simple")
     )
     assert all(states(other, complete[0]).values())
+
+
+def test_results_of_an_older_version_one_file_a_run_are_found(complete, table, tmp_path, no_training):
+    for result in read_results(complete[0] / "finished"):
+        write_old_result(tmp_path / "finished" / f"{result.name}.json", result)
+    assert reproduce(table, tmp_path, say=lambda line: None).figures == complete[1].figures
+    assert plan(table, tmp_path)[0].result.name.startswith("demo-plain-0-")
+
+
+SECTIONS = """
+sections:
+  one:
+    rows:
+      plain: {{flags: {{k_max: 1, masks: none}}}}
+  two:
+    baseline: plain
+    common: {{masks: none}}
+    rows:
+      plain: {{flags: {{k_max: 1}}}}
+      fixed: {{flags: {{masks: fixed}}}}
+"""
+
+
+def test_rows_with_the_same_settings_are_run_once(photos, tmp_path):
+    sections = (TEXT.partition("baseline:")[0] + SECTIONS).format(photos=photos)
+    table = parse_table("sections", sections)
+    assert [row.name for row in table.rows] == ["one-plain", "two-plain", "two-fixed"]
+    assert [row.baseline for row in table.rows] == [None, None, "two-plain"]
+    said = []
+    outcome = reproduce(table, tmp_path, seeds=[0], say=said.append, device="cpu", workers=2)
+    assert [line.partition(":")[0] for line in said[1:]] == [
+        "[1/3] one-plain, seed 0",
+        "[3/3] two-fixed, seed 0",
+    ]
+    one, two, fixed = outcome.figures["rows"]
+    assert one["runs"] == two["runs"] != fixed["runs"]
+    assert len(read_results(tmp_path / "finished")) == 2
 
 
 def test_a_changed_definition_is_run_again_and_only_that(complete, text, tmp_path):
@@ -166,7 +214,7 @@ def test_a_run_stopped_in_its_first_epoch_starts_anew(complete, table, tmp_path)
     (folder / "divisions").mkdir(parents=True)
     reproduce(table, tmp_path, rows=["plain"], seeds=[0], keep_runs=True, say=lambda line: None, device="cpu")
     assert (folder / "model.safetensors").is_file(), "keep_runs keeps the model"
-    (tmp_path / "finished" / f"{name}.json").unlink()
+    (tmp_path / "finished" / "photos.jsonl").unlink()
     reproduce(table, tmp_path, rows=["plain"], seeds=[0], say=lambda line: None, device="cpu")
     (again,) = read_results(tmp_path / "finished")
     (first,) = (
@@ -181,7 +229,7 @@ def test_a_run_stopped_in_its_first_epoch_starts_anew(complete, table, tmp_path)
 
 def test_no_run_starts_that_would_end_too_late(complete, table, tmp_path, no_training):
     shutil.copytree(complete[0] / "finished", tmp_path / "finished")
-    next((tmp_path / "finished").glob("demo-fixed-1-*")).unlink()
+    forget(tmp_path, "demo-fixed-1-")
     said = []
     outcome = reproduce(table, tmp_path, max_minutes=0, say=said.append, device="cpu")
     assert outcome.out_of_time
@@ -196,7 +244,7 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(complete, table, tmp_
     train = training.train
 
     def sometimes(config, out, **kwargs):
-        if config.masks.kind == "fixed":
+        if config.masks == "fixed":
             raise FloatingPointError("the loss is not finite")
         return train(config, out, **kwargs)
 
@@ -242,7 +290,7 @@ def test_the_command(complete, text, tmp_path, capsys, no_training):
     path, out = tmp_path / "photos.yaml", tmp_path / "out"
     path.write_text(text)
     shutil.copytree(complete[0] / "finished", out / "finished")
-    next((out / "finished").glob("demo-plain-0-*")).unlink()
+    forget(out, "demo-plain-0-")
     main(["reproduce", str(path), "--out", str(out), "--dry-run", "--seeds", "0"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "plain, seed 0: to do"

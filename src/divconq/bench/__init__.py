@@ -1,6 +1,6 @@
-"""What this machine can do: images a second of training, seconds of the algorithms, memory of an evaluation.
+"""Measure a machine: images per second of training, seconds of the algorithms, memory of an evaluation.
 
-divconq bench                                   # minutes on two cores; the defaults are those of the device
+divconq bench                                   # minutes on two cores; the default sizes depend on the device
 divconq bench --only step --data cub --root DIR --json -
 """
 

@@ -1,7 +1,7 @@
-"""Clustering and search against faiss, scikit-learn and pytorch-metric-learning, on the same points.
+"""Compare clustering and search with faiss, scikit-learn and pytorch-metric-learning on the same points.
 
-Ours run on ``x``'s device, the others where they can: on the CPU, unless a GPU build of them is installed. Each
-returns its seconds, and figures that say whether it found the same; None stands for what is not installed.
+Our functions run on the device of the points; the others run on the CPU unless a GPU build of them is installed. Each
+comparison returns seconds and quality figures per library; a library that is not installed has None.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,14 +23,14 @@ Result = TypeVar("Result")
 
 OURS = "divconq"
 KS = (1, 10, 100)
-NMI_ITERATIONS = 25  # as many as ours
-NOISE = 3.0  # of the points that are searched: enough for many to have a wrong neighbour
+NMI_ITERATIONS = 25  # the default of our NMI
+NOISE = 3.0  # of the points in a search: many have a wrong nearest neighbour
 
 
 def points(
     n: int, dim: int, classes: int, *, device: torch.device, noise: float = 1.0, seed: int = 0
 ) -> tuple[Float32[Tensor, "n d"], Int64[Tensor, " n"]]:
-    """Unit vectors around a random centre for each class, and their classes.
+    """Return unit vectors (n, d) around one random centre per class, and their class labels (n).
 
     >>> x, labels = points(6, 4, classes=3, device=torch.device("cpu"))
     >>> x.shape, labels.tolist()
@@ -46,7 +46,7 @@ def points(
 def compare(
     ways: Mapping[str, Callable[[], Result]], judge: Callable[[Result], Figures], device: torch.device
 ) -> dict[str, Figures | None]:
-    """Seconds and figures of each way, None for one whose package is not installed."""
+    """Return the seconds and figures of each way; None if its package is not installed."""
     found: dict[str, Figures | None] = {}
     for name, work in ways.items():
         try:
@@ -61,7 +61,7 @@ def compare(
 def compare_kmeans(
     n: int, dim: int, *, k: int = 32, iterations: int = 100, device: torch.device, others: bool = True
 ) -> dict[str, Figures | None]:
-    """k-means of points without clusters, which takes all its iterations; ``cost`` is the mean squared distance."""
+    """Cluster points that have no clusters, so that all iterations run; ``cost`` is the mean squared distance."""
     x = points(n, dim, n, device=device)[0]
     plain = x.cpu().numpy()
     ways: dict[str, Callable[[], Any]] = {OURS: lambda: kmeans(x, k, iterations=iterations).cpu().numpy()}
@@ -74,9 +74,9 @@ def compare_kmeans(
 
 
 def compare_search(
-    n: int, dim: int, *, classes: int, device: torch.device, others: bool = True
+    n: int, dim: int, classes: int, *, device: torch.device, others: bool = True
 ) -> dict[str, Figures | None]:
-    """Exact neighbours of every point among the others, and recall@1, 10, 100 and MAP@R."""
+    """Find the exact neighbours of every point, and score recall@1, 10, 100 and MAP@R."""
     x, labels = points(n, dim, classes, device=device, noise=NOISE)
     plain, names = x.cpu().numpy(), labels.cpu().numpy()
     ks = tuple(k for k in KS if k < n)
@@ -92,9 +92,9 @@ def compare_search(
 
 
 def compare_nmi(
-    n: int, dim: int, *, classes: int, device: torch.device, others: bool = True
+    n: int, dim: int, classes: int, *, device: torch.device, others: bool = True
 ) -> dict[str, Figures | None]:
-    """Clustering into as many clusters as classes, and their mutual information."""
+    """Cluster into as many clusters as classes, and score their normalised mutual information."""
     x, labels = points(n, dim, classes, device=device)
     plain, names = x.cpu().numpy(), labels.cpu()
 
@@ -112,7 +112,7 @@ def compare_nmi(
 
 
 def faiss_kmeans(x: Float[np.ndarray, "n d"], k: int, iterations: int) -> np.ndarray:
-    """Clusters by faiss, of all points, from random ones."""
+    """Return the clusters found by faiss on all points, from a random start."""
     import faiss
 
     runner = faiss.Kmeans(
@@ -124,13 +124,13 @@ def faiss_kmeans(x: Float[np.ndarray, "n d"], k: int, iterations: int) -> np.nda
 
 
 def sklearn_kmeans(x: Float[np.ndarray, "n d"], k: int, iterations: int, init: str) -> np.ndarray:
-    """Clusters by scikit-learn, which stops before its last iteration only if nothing changes."""
+    """Return the clusters found by scikit-learn; it stops early only if nothing changes."""
     import warnings
 
     from sklearn.cluster import KMeans
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it did not converge
+        warnings.simplefilter("ignore")  # it warns that it did not converge
         labels: np.ndarray = KMeans(
             k, init=init, n_init=1, max_iter=iterations, tol=0, random_state=0
         ).fit_predict(x)
@@ -138,7 +138,7 @@ def sklearn_kmeans(x: Float[np.ndarray, "n d"], k: int, iterations: int, init: s
 
 
 def faiss_neighbours(x: Float[np.ndarray, "n d"], k: int) -> np.ndarray:
-    """The ``k`` nearest others by faiss; of the first column it is known that it is the point itself."""
+    """Return the ``k`` nearest other points by faiss; its first column, the point itself, is dropped."""
     import faiss
 
     index = faiss.IndexFlatL2(x.shape[1])
@@ -148,7 +148,7 @@ def faiss_neighbours(x: Float[np.ndarray, "n d"], k: int) -> np.ndarray:
 
 
 def sklearn_neighbours(x: Float[np.ndarray, "n d"], k: int) -> np.ndarray:
-    """The ``k`` nearest others by scikit-learn."""
+    """Return the ``k`` nearest other points by scikit-learn."""
     from sklearn.neighbors import NearestNeighbors
 
     found: np.ndarray = (
@@ -158,8 +158,8 @@ def sklearn_neighbours(x: Float[np.ndarray, "n d"], k: int) -> np.ndarray:
 
 
 def metric_learning_scores(x: Float[Tensor, "n d"], labels: Int64[Tensor, " n"], k: int) -> Figures:
-    """What pytorch-metric-learning has of our scores, out of the ``k`` nearest others."""
-    import faiss  # noqa: F401  # which it needs without saying so
+    """Return the scores that pytorch-metric-learning has too, from the ``k`` nearest other points."""
+    import faiss  # noqa: F401  # an undeclared dependency
     from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 
     names = {"precision_at_1": "recall@1", "mean_average_precision_at_r": "map@r"}
@@ -168,15 +168,15 @@ def metric_learning_scores(x: Float[Tensor, "n d"], labels: Int64[Tensor, " n"],
 
 
 def metric_learning_nmi(x: Float[Tensor, "n d"], labels: Int64[Tensor, " n"]) -> float:
-    """NMI by pytorch-metric-learning, with its own 20 iterations of faiss."""
-    import faiss  # noqa: F401  # which it needs without saying so
+    """Return NMI by pytorch-metric-learning, which runs 20 iterations of faiss."""
+    import faiss  # noqa: F401  # an undeclared dependency
     from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 
     return float(AccuracyCalculator(include=("NMI",), device=x.device).get_accuracy(x, labels)["NMI"])
 
 
 def scores(neighbours: np.ndarray, labels: np.ndarray, ks: tuple[int, ...]) -> Figures:
-    """Recall@k and MAP@R of neighbours, for those points whose class has another.
+    """Return recall@k and MAP@R of neighbours (n, k), over the points whose class has another point.
 
     >>> scores(np.array([[1, 2], [0, 2], [1, 0]]), np.array([4, 4, 9]), (1,))
     {'recall@1': 1.0, 'map@r': 1.0}
@@ -194,7 +194,7 @@ def scores(neighbours: np.ndarray, labels: np.ndarray, ks: tuple[int, ...]) -> F
 
 
 def cost(x: Float[np.ndarray, "n d"], labels: np.ndarray, k: int) -> float:
-    """The mean squared distance of points to the means of their clusters.
+    """Return the mean squared distance of points to the means of their clusters.
 
     >>> cost(np.array([[0.0], [2.0], [5.0]]), np.array([0, 0, 1]), 2)
     0.6666666666666666

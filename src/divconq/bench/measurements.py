@@ -1,8 +1,7 @@
-"""All measurements of a machine, one after the other, as one report."""
+"""Run all measurements of a machine, one after the other, and return one report."""
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
@@ -20,33 +19,33 @@ from divconq.bench.torchvision_loop import plain_rates
 from divconq.checks import did_you_mean
 from divconq.config import Config
 from divconq.data.batches.augmentation import make_augmentation
-from divconq.experiments.results import code_version, hardware
+from divconq.experiments.origin import code_version, hardware
 from divconq.model import make_model
 from divconq.training.datasets import open_data
-from divconq.training.setup import prepare
+from divconq.training.setup import Job, prepare
 
 FORMAT = "divconq bench 1"
 PARTS = ("step", "embed", "kmeans", "knn", "nmi", "memory")
-CLUSTERS = 4  # of training
+CLUSTERS = 4  # in training
 K, ITERATIONS = 32, 100  # of k-means
-PER_CLASS = 60_502 / 11_316  # images of a class, as in the test set of Stanford Online Products
+PER_CLASS = 60_502 / 11_316  # images per class in the test set of Stanford Online Products
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured: images, batch and rounds of training, points of the algorithms."""
+    """Sizes of the measurements."""
 
     backbone: str
     image_size: int
     batch: int
     images: int | None
     dim: int
-    epochs: int  # in a round
+    epochs: int  # per round
     rounds: int
-    batches: int  # of the plain loop in a round
-    clustered: int  # points of k-means
-    searched: int  # points of search and NMI
-    evaluated: tuple[int, ...]  # points whose evaluation's memory is measured
+    batches: int  # of the plain loop per round
+    clustered: int  # points in k-means
+    searched: int  # points in search and NMI
+    evaluated: tuple[int, ...]  # numbers of points for the memory of an evaluation
 
 
 GPU = Sizes(
@@ -57,7 +56,7 @@ CPU = Sizes("small", 48, 32, 320, 128, 1, 3, 5, 10_000, 10_000, (2_500, 5_000, 1
 
 @dataclass(frozen=True)
 class Setup:
-    """What to measure, and on what."""
+    """What to measure: sizes, parts, images and device."""
 
     sizes: Sizes
     parts: tuple[str, ...] = PARTS
@@ -72,18 +71,18 @@ class Setup:
     others: bool = True
 
 
-def default_sizes(device: str, **chosen: Any) -> Sizes:  # noqa: ANN401
-    """The sizes for a device, with those changed that are ``chosen`` and not None.
+def default_sizes(device: str, **changes: Any) -> Sizes:  # noqa: ANN401
+    """Return the sizes for a device, with some changed; None keeps a default.
 
     >>> default_sizes("cpu", batch=8, dim=None).batch
     8
     """
     sizes = GPU if pick_device(device).type == "cuda" else CPU
-    return replace(sizes, **{name: value for name, value in chosen.items() if value is not None})
+    return replace(sizes, **{name: value for name, value in changes.items() if value is not None})
 
 
 def parse_parts(text: str | None) -> tuple[str, ...]:
-    """Which parts to measure, in their own order.
+    """Parse the value of ``--only``; the parts come in a fixed order.
 
     >>> parse_parts("nmi,step")
     ('step', 'nmi')
@@ -104,11 +103,11 @@ def measure(
     say: Callable[[str], object] = lambda line: None,
     keep: Callable[[dict[str, Any]], object] = lambda report: None,
 ) -> dict[str, Any]:
-    """Measure the parts that are asked for; plain numbers that JSON can hold.
+    """Measure the parts of the setup and return the report, which consists of JSON values.
 
-    ``say`` is told what comes next, ``keep`` is given the report whenever there is more of it.
+    ``say`` gets the name of the next part. ``keep`` gets the report after each part.
     """
-    device, sizes = pick_device(setup.device), setup.sizes
+    device = pick_device(setup.device)
     report: dict[str, Any] = {
         "format": FORMAT,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -121,38 +120,49 @@ def measure(
     }
     if {"step", "embed"} & set(setup.parts):
         measure_training(setup, device, report, say, keep)
-    n, dim, others = sizes.searched, sizes.dim, setup.others
-    classes = max(2, round(n / PER_CLASS))
-    if "kmeans" in setup.parts:
-        say("k-means")
-        ways = compare_kmeans(sizes.clustered, dim, k=K, iterations=ITERATIONS, device=device, others=others)
-        report["kmeans"] = {
-            "points": sizes.clustered,
-            "dim": dim,
-            "k": K,
-            "iterations": ITERATIONS,
-            "ways": ways,
-        }
-        keep(report)
-    if "knn" in setup.parts:
-        say("search")
-        ways = compare_search(n, dim, classes=classes, device=device, others=others)
-        report["knn"] = {"points": n, "dim": dim, "classes": classes, "ways": ways}
-        keep(report)
-    if "nmi" in setup.parts:
-        say("NMI")
-        ways = compare_nmi(n, dim, classes=classes, device=device, others=others)
-        report["nmi"] = {"points": n, "dim": dim, "classes": classes, "ways": ways}
-        keep(report)
+    for part, (title, work) in ALGORITHMS.items():
+        if part in setup.parts:
+            say(title)
+            report[part] = work(setup, device)
+            keep(report)
     if "memory" in setup.parts:
         say("memory of an evaluation")
-        report["memory"] = []
-        for n in sizes.evaluated:
-            report["memory"].append(
-                {"points": n, "dim": sizes.dim, "bytes": evaluation_memory(n, sizes.dim, device)}
-            )
+        dim, report["memory"] = setup.sizes.dim, []
+        for n in setup.sizes.evaluated:
+            report["memory"].append({"points": n, "dim": dim, "bytes": evaluation_memory(n, dim, device)})
             keep(report)
     return report
+
+
+def measure_kmeans(setup: Setup, device: torch.device) -> dict[str, Any]:
+    """Return sizes, seconds and costs of k-means."""
+    n, dim = setup.sizes.clustered, setup.sizes.dim
+    ways = compare_kmeans(n, dim, k=K, iterations=ITERATIONS, device=device, others=setup.others)
+    return {"points": n, "dim": dim, "k": K, "iterations": ITERATIONS, "ways": ways}
+
+
+def measure_search(setup: Setup, device: torch.device) -> dict[str, Any]:
+    """Return sizes, seconds and scores of an exact search."""
+    sizes = _searched(setup)
+    return {**sizes, "ways": compare_search(*sizes.values(), device=device, others=setup.others)}
+
+
+def measure_nmi(setup: Setup, device: torch.device) -> dict[str, Any]:
+    """Return sizes, seconds and scores of NMI."""
+    sizes = _searched(setup)
+    return {**sizes, "ways": compare_nmi(*sizes.values(), device=device, others=setup.others)}
+
+
+def _searched(setup: Setup) -> dict[str, int]:
+    n = setup.sizes.searched
+    return {"points": n, "dim": setup.sizes.dim, "classes": max(2, round(n / PER_CLASS))}
+
+
+ALGORITHMS = {
+    "kmeans": ("k-means", measure_kmeans),
+    "knn": ("search", measure_search),
+    "nmi": ("NMI", measure_nmi),
+}
 
 
 def measure_training(
@@ -162,10 +172,9 @@ def measure_training(
     say: Callable[[str], object],
     keep: Callable[[dict[str, Any]], object],
 ) -> None:
-    """Add to the report: training, end to end and in parts, and the pass that embeds all images."""
-    with ExitStack() as stack:
-        say(f"images of {setup.data}")
-        data = stack.enter_context(image_files(setup.data, setup.sizes.images, cpus()))
+    """Add training, end to end and in parts, and the embedding pass to the report."""
+    say(f"images of {setup.data}")
+    with image_files(setup.data, setup.sizes.images, cpus()) as data:
         config = config_of(setup, data)
         job = prepare(config)
         job = replace(job, train=in_memory(job.train, setup.sizes.images))
@@ -176,17 +185,7 @@ def measure_training(
         }
         if "step" in setup.parts:
             say("the bare step and our training")
-            rates, way = training_rates(job, epochs=setup.sizes.epochs, rounds=setup.sizes.rounds)
-            training = {
-                **{name: asdict(setup.sizes)[name] for name in ("backbone", "image_size", "batch", "dim")},
-                "augmentation": config.data.augmentation,
-                "crop": config.data.crop,
-                "clusters": job.dc.masks.k,
-                "precision": "bf16" if uses_bf16(config.runtime.precision, device) else "fp32",
-                "way": way,
-                "steps": -(-len(job.train) // config.optimisation.batch) * setup.sizes.epochs,
-                **{name: rate(values) for name, values in rates.items()},
-            }
+            training, rates = measure_steps(setup, job)
             report["training"] = {**training, **ratios(rates["bare"], rates["ours"], [])}
             keep(report)
             if setup.others:
@@ -201,8 +200,28 @@ def measure_training(
             keep(report)
 
 
+def measure_steps(setup: Setup, job: Job) -> tuple[dict[str, Any], dict[str, list[float]]]:
+    """Return what is trained with its rates, and images per second of each round."""
+    sizes, config = setup.sizes, job.config
+    rates, way = training_rates(job, epochs=sizes.epochs, rounds=sizes.rounds)
+    training = {
+        "backbone": sizes.backbone,
+        "image_size": sizes.image_size,
+        "batch": sizes.batch,
+        "dim": sizes.dim,
+        "augmentation": config.data.augmentation,
+        "crop": config.data.crop,
+        "clusters": job.dc.masks.k,
+        "precision": "bf16" if uses_bf16(config.runtime.precision, job.device) else "fp32",
+        "way": way,
+        "steps": -(-len(job.train) // config.optimisation.batch) * sizes.epochs,
+        **{name: rate(values) for name, values in rates.items()},
+    }
+    return training, rates
+
+
 def config_of(setup: Setup, data: str) -> Config:
-    """The run whose speed is measured: the margin loss, learned masks, four clusters, a network of random weights."""
+    """Return the config of the measured run: margin loss, learned masks, four clusters, random weights."""
     return Config.of(
         data=data,
         root=setup.root,
@@ -226,7 +245,7 @@ def config_of(setup: Setup, data: str) -> Config:
 
 
 def plain_loop(setup: Setup, config: Config, device: torch.device) -> dict[str, Any]:
-    """The rate of the plain loop on the same files; an ``error`` instead where its workers cannot run."""
+    """Return the rate of the plain loop on the same files, or its ``error``."""
     images = first(open_data(config)[0].train, setup.sizes.images)
     try:
         return rate(
@@ -243,12 +262,12 @@ def plain_loop(setup: Setup, config: Config, device: torch.device) -> dict[str, 
                 rounds=min(setup.sizes.rounds, 3),
             )
         )
-    except (ImportError, RuntimeError) as error:  # no torchvision; too little shared memory for the workers
+    except (ImportError, RuntimeError) as error:  # no torchvision, or too little shared memory
         return {"error": first_line(error)}
 
 
 def rate(rounds: Sequence[float]) -> dict[str, Any]:
-    """The median over the rounds, and each of them.
+    """Return the median of the rounds, and the rounds.
 
     >>> rate([1.0, 9.0, 2.0])
     {'images_per_s': 2.0, 'rounds': [1.0, 9.0, 2.0]}
@@ -257,7 +276,7 @@ def rate(rounds: Sequence[float]) -> dict[str, Any]:
 
 
 def ratios(bare: Sequence[float], ours: Sequence[float], plain: Sequence[float]) -> dict[str, float]:
-    """How our rate compares: to the bare step's, and to the plain loop's where there is one.
+    """Return the ratio of our rate to that of the bare step, and to that of the plain loop if it ran.
 
     >>> ratios([10.0], [9.0], [3.0])
     {'ours_to_bare': 0.9, 'ours_to_plain': 3.0}

@@ -1,8 +1,8 @@
-"""How much memory an evaluation takes beyond the embeddings themselves.
+"""Measure the memory that an evaluation takes beyond the embeddings.
 
     python -m divconq.bench.memory POINTS DIMENSIONS
 
-prints the bytes that evaluation takes on a CPU, in a process of its own, as the system counts them.
+prints the bytes of an evaluation on a CPU. It runs in its own process and reads the counters of the system.
 """
 
 import re
@@ -23,14 +23,14 @@ PER_CLASS = 5
 
 
 def evaluation_memory(n: int, dim: int, device: torch.device) -> int | None:
-    """Peak bytes that ranking ``n`` points by each other takes; None where the system does not say."""
+    """Return the peak bytes of ranking ``n`` points among themselves; None if the system has no counters."""
     return _on_gpu(n, dim, device) if device.type == "cuda" else _in_a_process(n, dim)
 
 
 def unit_vectors(
     n: int, dim: int, device: torch.device
 ) -> tuple[Float32[Tensor, "n d"], Int64[Tensor, " n"]]:
-    """Random unit vectors, made without a copy, and their classes.
+    """Return random unit vectors (n, d), made in place, and their class labels (n).
 
     >>> unit_vectors(10, 4, torch.device("cpu"))[1].tolist()
     [0, 1, 0, 1, 0, 1, 0, 1, 0, 1]
@@ -59,11 +59,11 @@ def _in_a_process(n: int, dim: int) -> int | None:
 
 
 def _measure_here(n: int, dim: int) -> int:
-    """Peak bytes of this process, which loads and sets up all that it needs in a small evaluation first."""
+    """Return the peak bytes of this process; a small evaluation before it loads all libraries."""
     _evaluate(*unit_vectors(100, dim, torch.device("cpu")))
     x, labels = unit_vectors(n, dim, torch.device("cpu"))
     with suppress(OSError):
-        CLEAR.write_text("5")  # the highest memory so far is forgotten
+        CLEAR.write_text("5")  # resets the peak
     before = _kilobytes("VmRSS")
     _evaluate(x, labels)
     return max(0, _kilobytes("VmHWM") - before) * 1024

@@ -1,4 +1,4 @@
-"""Image files to train on: those of a dataset, or the built-in beetles as JPEG files of a camera's size."""
+"""Image files to train on: those of a dataset, or the built-in images as JPEG files of the size of photos."""
 
 import os
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from divconq.data import Dataset, ImageSet, ImageStore, InMemory, open_dataset, 
 from divconq.data.dataset import Subset
 from divconq.data.images.files import ImageFiles
 
-WIDTH, HEIGHT = 500, 375  # of the JPEG files, as most of CUB's
+WIDTH, HEIGHT = 500, 375  # of the JPEG files, like most of CUB
 
 
 @contextmanager
 def image_files(data: str, images: int | None, workers: int) -> Iterator[str]:
-    """What to open in place of ``data``: itself, or a folder of JPEG files that is deleted in the end.
+    """Yield the dataset to open: ``data`` itself, or for ``demo`` a temporary folder of JPEG files.
 
-    The folder has the first ``images`` training images of ``demo``; while it is there, caches lie in it too.
+    The folder has the first ``images`` training images; the cache is inside it as well.
     """
     if data.partition(":")[0] != "demo":
         yield data
@@ -39,7 +39,7 @@ def image_files(data: str, images: int | None, workers: int) -> Iterator[str]:
 
 
 def write_photos(folder: Path, data: Dataset, images: int | None, workers: int) -> None:
-    """Write train/CLASS/NUMBER.jpg and, of two classes, test/CLASS/NUMBER.jpg."""
+    """Write train/CLASS/NUMBER.jpg, and test/CLASS/NUMBER.jpg for two classes."""
     from PIL import Image
 
     def write(target: Path, images: ImageSet, i: int) -> None:
@@ -55,7 +55,7 @@ def write_photos(folder: Path, data: Dataset, images: int | None, workers: int) 
 
 
 def first(images: ImageSet, count: int | None) -> ImageSet:
-    """The first ``count`` images, or all.
+    """Return the first ``count`` images, or all.
 
     >>> len(first(open_dataset("demo").train, 64))
     64
@@ -64,7 +64,7 @@ def first(images: ImageSet, count: int | None) -> ImageSet:
 
 
 def in_memory(images: ImageSet, count: int | None) -> ImageSet:
-    """The first ``count`` images, decoded, in the memory that they are in; or all as they are."""
+    """Return the first ``count`` images, decoded, in the memory of their store; all images are returned as they are."""
     if count is None or count >= len(images):
         return images
     index = torch.arange(count)
@@ -73,7 +73,7 @@ def in_memory(images: ImageSet, count: int | None) -> ImageSet:
 
 
 def files_of(pixels: ImageStore) -> tuple[Path, ...]:
-    """The files that images are decoded from.
+    """Return the files that images are decoded from.
 
     >>> files_of(ImageFiles((Path("1.jpg"),), torch.ones(1), size=8, workers=1))
     (PosixPath('1.jpg'),)

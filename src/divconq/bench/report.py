@@ -1,4 +1,4 @@
-"""A report as a person reads it in a terminal."""
+"""Format a report for the terminal."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ WAYS = {"whole": "captured whole", "network": "network captured", "plain": "not 
 
 
 def text(report: Mapping[str, Any]) -> str:
-    """Everything that was measured, a block for each part."""
+    """Return all measurements, one block per part."""
     blocks = [machine(report)]
     if "training" in report:
         blocks.append(training(report["training"], report["images"]))
@@ -27,7 +27,7 @@ def text(report: Mapping[str, Any]) -> str:
 
 
 def machine(report: Mapping[str, Any]) -> str:
-    """Where and when it was measured, in one line."""
+    """Return hardware, versions and date in one line."""
     return (
         f"{report['hardware']}, {report['cpus']} CPUs, torch {report['torch']}, "
         f"{report['date'][:10]}, {report['code']}"
@@ -35,7 +35,7 @@ def machine(report: Mapping[str, Any]) -> str:
 
 
 def training(found: Mapping[str, Any], images: Mapping[str, Any]) -> str:
-    """The three rates side by side, and what ours is of the others."""
+    """Return the rates of training and their ratios."""
     head = (
         f"training: {found['backbone']}, {found['image_size']} px, batch {found['batch']}, {found['precision']}, "
         f"{WAYS[found['way']]}, {found['augmentation']}, {found['crop']}, K = {found['clusters']}, "
@@ -51,7 +51,7 @@ def training(found: Mapping[str, Any], images: Mapping[str, Any]) -> str:
 
 
 def algorithm(title: str, found: Mapping[str, Any]) -> str:
-    """Seconds of each way, how many times ours that is, and its figures.
+    """Return the seconds of each library, their ratio to ours, and its figures.
 
     >>> ways = {"divconq": {"seconds": 0.5, "nmi": 0.9}, "faiss": {"seconds": 1.0, "nmi": 0.8}, "scikit-learn": None}
     >>> print(algorithm("NMI", {"points": 1000, "dim": 8, "classes": 100, "ways": ways}))
@@ -78,7 +78,7 @@ def algorithm(title: str, found: Mapping[str, Any]) -> str:
 
 
 def memory(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Extra memory by the number of points, beside what a table of all distances would take.
+    """Return the memory by the number of points; in brackets, the memory of all distances.
 
     >>> print(memory([{"points": 10_000, "dim": 8, "bytes": 3 << 20}]))
     memory of an evaluation beyond the embeddings (in brackets: all distances at once)

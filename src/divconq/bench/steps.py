@@ -1,4 +1,4 @@
-"""Images a second of training: what the network alone can do, and what is left of it end to end."""
+"""Images per second of training: the bare network step, and training end to end."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,11 +16,11 @@ from divconq.training.seeds import epoch_seed, seed_all
 from divconq.training.setup import Job
 from divconq.training.step import Network
 
-CALLS = WARM_UP + 3  # steps until all is compiled and captured, and has been replayed
+CALLS = WARM_UP + 3  # steps until the step is compiled, captured and replayed
 
 
 class Training:
-    """Our training, a whole epoch at a time, with as many clusters as the job's ``k_max``, drawn at random."""
+    """Our training, one epoch per call, with ``k_max`` clusters drawn at random."""
 
     def __init__(self, job: Job) -> None:
         self.job, self.epoch, self.loss = job, 0, 0.0
@@ -32,7 +32,7 @@ class Training:
         self.plan, self.batches = self.epochs.of(0)
 
     def run(self) -> int:
-        """Do what ``train`` does in one epoch, from its first batch to the mean of its losses; counts the images."""
+        """Train one epoch as ``train`` does and return the number of images."""
         job, count = self.job, self.plan.indices.numel()
         seed_all(epoch_seed(job.config.optimisation.seed, self.epoch))
         job.model.train()
@@ -45,14 +45,14 @@ class Training:
         return count
 
     def first_batch(self) -> Tensor:
-        """One batch as the step gets it."""
+        """Return one batch as the step gets it."""
         return next(self.epochs.of(self.epoch)[1])[0].clone()
 
 
 def bare_step(job: Job) -> Callable[[Tensor], object]:
-    """The step of the job's network and nothing else: its mean square for a loss, forward, backward, Adam.
+    """Return the bare step of the network: forward, mean square as the loss, backward, Adam.
 
-    It is folded, compiled and captured as in training. The learning rate is 0, so that nothing is learned.
+    BatchNorm is folded and the step is compiled and captured as in training. The learning rate is 0.
     """
     network = Network(job.model.train(), uses_bf16(job.config.runtime.precision, job.device))
     adam = make_optimizer(job.model, lr=0.0, weight_decay=job.config.optimisation.weight_decay)
@@ -71,9 +71,9 @@ def bare_step(job: Job) -> Callable[[Tensor], object]:
 
 
 def training_rates(job: Job, *, epochs: int, rounds: int) -> tuple[dict[str, list[float]], str]:
-    """Images a second of the ``bare`` step and of our training, round by round, and the way the step is taken.
+    """Return images per second of the ``bare`` step and of ``ours`` in each round, and how the step is captured.
 
-    In every round both take the same number of steps, one after the other: those of ``epochs`` epochs.
+    In every round both take the same number of steps, those of ``epochs`` epochs, one after the other.
     """
     ours = Training(job)
     bare, x = bare_step(job), ours.first_batch()
@@ -99,7 +99,7 @@ def training_rates(job: Job, *, epochs: int, rounds: int) -> tuple[dict[str, lis
 
 
 def embedding_rates(job: Job, *, rounds: int) -> list[float]:
-    """Images a second of the pass that embeds all training images, round by round."""
+    """Return images per second of the pass that embeds all training images, in each round."""
     job.embed(job.train)
     seconds = [timed(partial(job.embed, job.train), job.device)[0] for _ in range(rounds)]
     return [len(job.train) / spent for spent in seconds]

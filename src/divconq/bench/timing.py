@@ -1,4 +1,4 @@
-"""How long work takes, on a device that may still be busy when Python goes on."""
+"""Time work on a device, including work that runs asynchronously."""
 
 import time
 from collections.abc import Callable
@@ -9,11 +9,11 @@ import torch
 
 Result = TypeVar("Result")
 
-LONG = 20.0  # seconds; what takes longer is done once, warm-up and all
+LONG = 20.0  # seconds; longer work runs once, without a warm-up
 
 
 def timed(work: Callable[[], Result], device: torch.device) -> tuple[float, Result]:
-    """Seconds until the device has done the work, and what came out.
+    """Return the seconds until the device has finished, and the result.
 
     >>> timed(lambda: 7, torch.device("cpu"))[1]
     7
@@ -28,7 +28,7 @@ def timed(work: Callable[[], Result], device: torch.device) -> tuple[float, Resu
 def median_seconds(
     work: Callable[[], Result], device: torch.device, *, rounds: int = 3
 ) -> tuple[float, Result]:
-    """The median over ``rounds`` after one to warm up, and what came out; long work has fewer rounds.
+    """Return the median seconds of ``rounds`` after one warm-up, and the result; long work has fewer rounds.
 
     >>> median_seconds(lambda: 7, torch.device("cpu"))[1]
     7

@@ -1,4 +1,4 @@
-"""The loop that most programs have: files decoded by a DataLoader's workers, torchvision, an eager network."""
+"""The plain loop of most programs: DataLoader workers decode files, torchvision augments, the network is eager."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from divconq.data.batches.augmentation import ANGLE, BLURS, HOLE, HOLES, SHIFT, 
 from divconq.losses import MarginLoss
 from divconq.model import Embedder
 
-PREFETCH = 2  # batches that each worker makes ahead, DataLoader's own default
+PREFETCH = 2  # batches that each worker prepares, the default of DataLoader
 
 
 def plain_rates(
@@ -34,9 +34,9 @@ def plain_rates(
     batches: int,
     rounds: int,
 ) -> list[float]:
-    """Images a second of training on ``batches`` batches, round by round; as many workers as there are CPUs.
+    """Return images per second of training on ``batches`` batches in each round, with one worker per CPU.
 
-    The workers' batches that wait at the start are used up before the clock starts.
+    The batches that workers have prefetched are used up before the clock starts.
     """
     workers = cpus()
     view = transforms(changes, size=size, resize=resize, mean=model.mean.flatten(), std=model.std.flatten())
@@ -67,7 +67,7 @@ def plain_rates(
 
 
 class PlainLoop:
-    """Eager training of the model's network, channels first, in full precision, by the margin loss and Adam."""
+    """Eager training in full precision, channels first, with the margin loss and Adam."""
 
     def __init__(self, model: Embedder, device: torch.device, lr: float = 1e-5) -> None:
         self.device = device
@@ -78,7 +78,7 @@ class PlainLoop:
         self.loss, self.adam = MarginLoss(), torch.optim.Adam(self.network.parameters(), lr=lr)
 
     def step(self, x: Float[Tensor, "b 3 s s"], labels: Int64[Tensor, " b"]) -> Float[Tensor, ""]:
-        """Train on one batch; the loss is not read from the device."""
+        """Train on one batch and return the loss without reading it from the device."""
         x, labels = x.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
         loss: Tensor = self.loss(F.normalize(self.network(x)), labels)
         self.adam.zero_grad()
@@ -88,7 +88,7 @@ class PlainLoop:
 
 
 class Files(Dataset[tuple[Tensor, int]]):
-    """Image files, decoded and changed whenever they are asked for."""
+    """Image files that are decoded and augmented on access."""
 
     def __init__(self, files: Sequence[Path], labels: Int64[Tensor, " n"], view: Any) -> None:  # noqa: ANN401
         self.files, self.labels, self.view = files, labels.tolist(), view
@@ -106,7 +106,7 @@ class Files(Dataset[tuple[Tensor, int]]):
 def transforms(
     changes: Augmentation, *, size: int, resize: int, mean: Float[Tensor, " 3"], std: Float[Tensor, " 3"]
 ) -> Any:  # noqa: ANN401
-    """The same kind of changes to one image by torchvision.
+    """Return torchvision transforms that do the same as an augmentation.
 
     >>> from PIL import Image
     >>> none = transforms(Augmentation(), size=8, resize=9, mean=torch.zeros(3), std=torch.ones(3))
@@ -136,7 +136,7 @@ def transforms(
 
 
 def box_blur(image: Any) -> Any:  # noqa: ANN401
-    """Average a box of random side around each pixel of a PIL image."""
+    """Blur a PIL image with a box of random side."""
     from PIL import ImageFilter
 
     side = BLURS[int(torch.randint(len(BLURS), ()))]
@@ -144,7 +144,7 @@ def box_blur(image: Any) -> Any:  # noqa: ANN401
 
 
 def cut_holes(x: Float[Tensor, "c h w"]) -> Float[Tensor, "c h w"]:
-    """Some black rectangles of random size.
+    """Cut black rectangles of random size out of an image.
 
     >>> cut_holes(torch.ones(3, 8, 8)).shape
     torch.Size([3, 8, 8])
@@ -159,14 +159,14 @@ def cut_holes(x: Float[Tensor, "c h w"]) -> Float[Tensor, "c h w"]:
 
 @contextmanager
 def tf32_products() -> Iterator[None]:
-    """Let float32 matrices be multiplied in TF32, as convolutions are by default.
+    """Multiply float32 matrices in TF32, as convolutions are by default.
 
     >>> with tf32_products():
     ...     (torch.ones(1, 2) @ torch.ones(2, 1)).dtype
     torch.float32
     """
     matmul: Any = torch.backends.cuda.matmul
-    renamed = hasattr(matmul, "fp32_precision")  # since torch 2.9, which refuses a mixture
+    renamed = hasattr(matmul, "fp32_precision")  # since torch 2.9, which refuses the old name
     name, value = ("fp32_precision", "tf32") if renamed else ("allow_tf32", True)
     before = getattr(matmul, name)
     try:

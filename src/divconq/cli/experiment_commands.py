@@ -32,7 +32,7 @@ def reproduce_command(arguments: ReproduceArguments) -> None:
         return
     machine = {name: getattr(arguments, name) for name in ("root", "device", "workers", "cache")}
     rows, seeds = (
-        tables.share_rows(wanted, tables.parse_names(arguments.rows)),
+        tables.select_rows(wanted, tables.parse_names(arguments.rows)),
         tables.parse_seeds(arguments.seeds),
     )
     plans = [

@@ -1,26 +1,26 @@
-"""Tables of experiments: run what is missing, keep a small file of each run, render mean, deviation and interval.
+"""Tables of experiments: run what is missing, store each result, render means, deviations and intervals.
 
     divconq reproduce tables/cub_margin.yaml --root DIR --out results
 
-From a program, on a machine that has nothing but the results::
+In Python, on a machine that has only the results::
 
     figures = render(load_table(Path("tables/cub_margin.yaml")), Path("results"))
 """
 
 from divconq.experiments.figures import summary
+from divconq.experiments.flags import parse_changes, parse_names, parse_seeds
 from divconq.experiments.render import brief, latex, markdown, text
 from divconq.experiments.results import Result, read_results
-from divconq.experiments.runner import Outcome, check_losses, plan, plan_text, render, reproduce
-from divconq.experiments.table import (
-    Row,
-    Table,
-    load_table,
-    parse_changes,
-    parse_names,
-    parse_seeds,
-    parse_table,
-    share_rows,
+from divconq.experiments.runner import (
+    Outcome,
+    check_losses,
+    plan,
+    plan_text,
+    render,
+    reproduce,
+    select_rows,
 )
+from divconq.experiments.table import Row, Table, load_table, parse_table
 
 __all__ = [
     "Outcome",
@@ -41,7 +41,7 @@ __all__ = [
     "read_results",
     "render",
     "reproduce",
-    "share_rows",
+    "select_rows",
     "summary",
     "text",
 ]

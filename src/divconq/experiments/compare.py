@@ -1,4 +1,4 @@
-"""Runs side by side: those that differ by their seed only are one row, named by the settings that rows differ in.
+"""Compare runs: runs that differ only in their seed form one row, named by the settings in which the rows differ.
 
 divconq compare runs/demo runs/demo-2 --metric recall@1,nmi
 """
@@ -15,22 +15,22 @@ from divconq.config import Config
 from divconq.evaluation.scores import is_score
 from divconq.experiments.figures import figures_of, selected_epoch
 from divconq.experiments.render import shown
-from divconq.experiments.results import Result, columns, portable, read_result, read_results, settings
+from divconq.experiments.results import SUFFIXES, Result, columns, read_result_file, read_results
+from divconq.experiments.settings import IGNORED, default_settings, portable
 from divconq.experiments.statistics import summarise
-from divconq.experiments.table import NOT_OF_THE_RESULT
 from divconq.runs.folder import Run
 
-LONGEST_NAME = 4  # settings; rows that differ in more of them are called by their first run
-MEANING = {
-    "last": "The last epoch needs no choice.",
-    "held_out": "Held-out classes are training classes that were not trained on; MAP@R on them chose the epoch.",
-    "test": "The best test epoch is chosen by R@1 on the test classes themselves and flatters.",
+MOST_SETTINGS_IN_A_NAME = 4  # rows that differ in more settings are named by their first run
+SELECTION_NOTES = {
+    "last": "The last epoch involves no selection.",
+    "held_out": "Held-out classes are training classes that are not trained on; MAP@R on them selects the epoch.",
+    "test": "The best test epoch is selected by R@1 on the test classes themselves, so it is too optimistic.",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Runs that are the same but for the seed; ``number`` counts groups whose seeds are the same, too."""
+    """Runs that differ only in their seed; ``number`` counts groups with the same settings and seeds."""
 
     settings: dict[str, Any]
     number: int
@@ -38,16 +38,16 @@ class Group:
 
 
 def compare(paths: Sequence[Path], metrics: Sequence[str] = ()) -> dict[str, Any]:
-    """The figures of run folders, and of results that ``reproduce`` keeps, in the form that its renderers take.
+    """Return the figures of run folders and stored results, in the form that the renderers take.
 
-    A row for each set of settings; mean and deviation are over its seeds, at the last epoch and at the best by the
-    run's own criterion: MAP@R on held-out classes if there are any, else R@1 on the test classes.
+    Each set of settings is a row. Mean and deviation are over its seeds, at the last epoch and at the best epoch by
+    the run's own criterion: MAP@R on held-out classes if there are any, else R@1 on the test classes.
     """
     runs = read_runs(paths)
     groups = group(runs)
     metrics = _metrics(runs, metrics)
     names = _names(groups)
-    held_out = [bool(a.settings["val_classes"]) for a in groups]
+    held_out = [bool(each.settings["val_classes"]) for each in groups]
     selections = [
         "last",
         *(["held_out"] if any(held_out) else []),
@@ -60,30 +60,33 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = ()) -> dict[str, Any
         "metrics": metrics,
         "selections": selections,
         "rows": [
-            _row(name, differing, runs, metrics)
-            for (name, differing), runs in zip(names, (a.runs for a in groups), strict=True)
+            _row(name, differing, each.runs, metrics)
+            for (name, differing), each in zip(names, groups, strict=True)
         ],
         "notes": [
-            "In percent: mean ± sample standard deviation over the seeds.",
-            *(MEANING[selection] for selection in selections),
+            "Scores are in percent: mean ± sample standard deviation over the seeds.",
+            *(SELECTION_NOTES[selection] for selection in selections),
             "Training: seconds of training and division, without evaluation.",
-            *_what_names_mean(names, groups),
+            *_name_notes(names, groups),
             *(remark for remark in remarks if remark),
         ],
     }
 
 
 def read_runs(paths: Sequence[Path]) -> list[Result]:
-    """Run folders, files that ``reproduce`` has kept, and folders of such files; each of them once."""
+    """Read run folders, result files, and folders of result files; a path given twice counts once."""
+    given: dict[Path, Path] = {}
+    for path in paths:
+        given.setdefault(path.resolve(), path)
     runs: list[Result] = []
-    for path in dict.fromkeys(path.resolve() for path in paths):
-        given = next(other for other in paths if other.resolve() == path)
+    for path in given.values():
+        is_run = not path.is_dir() or (path / "config.yaml").is_file()
         if path.is_file():
-            runs.append(read_result(given))
-        elif not (path / "config.yaml").is_file() and any(path.glob("*.json")):
-            runs += read_results(given)
+            runs += read_result_file(path)
+        elif not is_run and any(file.suffix in SUFFIXES for file in path.iterdir()):
+            runs += read_results(path)
         else:
-            runs.append(_read_run(given))
+            runs.append(_read_run(path))
     if not runs:
         raise ValueError("there is nothing to compare; name one run folder or several")
     return runs
@@ -92,11 +95,12 @@ def read_runs(paths: Sequence[Path]) -> list[Result]:
 def _read_run(folder: Path) -> Result:
     run = Run.open(folder)
     records = [record for record in run.metrics() if isinstance(record, dict) and "epoch" in record]
+    settings = _settings(run.config)
     return Result(
         table="",
         row="",
-        seed=run.config.optimisation.seed,
-        settings=_settings(run.config),
+        seed=settings["seed"],
+        settings=settings,
         overrides={},
         files={},
         code="",
@@ -105,42 +109,42 @@ def _read_run(folder: Path) -> Result:
         date="",
         seconds=sum(sum(record.get("seconds", {}).values()) for record in records),
         metrics=columns(records),
-        file=str(folder),
+        name=str(folder),
     )
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    """What defines a run; a file that is not on this machine counts by its name."""
-    values = {name: value for name, value in config.settings().items() if name not in NOT_OF_THE_RESULT}
+    """Return the settings that define a run; a file that no longer exists counts by its name."""
+    values = {name: value for name, value in config.settings().items() if name not in IGNORED}
     gone = {name: v.name for name, v in values.items() if isinstance(v, Path) and not v.is_file()}
     return portable({**values, **gone})
 
 
 def group(runs: Sequence[Result]) -> list[Group]:
-    """Put runs together that differ by their seed only, in the order they come; a seed that is there goes elsewhere."""
+    """Group runs that differ only in their seed; a second run with the same settings and seed starts a new group."""
     groups: dict[tuple[str, int], Group] = {}
     seen: Counter[tuple[str, int]] = Counter()
     for run in runs:
-        what = {**settings(Config()), **run.settings}  # a result may be older than a setting
-        what = {name: value for name, value in what.items() if name not in ("seed", *NOT_OF_THE_RESULT)}
-        key = json.dumps(what, sort_keys=True)
+        settings = {**default_settings(), **run.settings}  # the result may be older than a setting
+        settings = {name: value for name, value in settings.items() if name not in ("seed", *IGNORED)}
+        key = json.dumps(settings, sort_keys=True)
         number = seen[key, run.seed]
         seen[key, run.seed] += 1
-        groups.setdefault((key, number), Group(what, number, {})).runs[run.seed] = run
+        groups.setdefault((key, number), Group(settings, number, {})).runs[run.seed] = run
     return list(groups.values())
 
 
 def _names(groups: Sequence[Group]) -> list[tuple[str, dict[str, Any]]]:
-    """What each group is called, and the settings in which it may differ from the others."""
-    every = dict.fromkeys(name for a in groups for name in a.settings)
-    differ = [name for name in every if len({json.dumps(a.settings.get(name)) for a in groups}) > 1]
+    """Return the name of each group, and its values of the settings in which the groups differ."""
+    every = dict.fromkeys(name for each in groups for name in each.settings)
+    differ = [name for name in every if len({json.dumps(each.settings.get(name)) for each in groups}) > 1]
     names = []
-    for a in groups:
-        differing = {name: a.settings.get(name) for name in differ}
-        name = _in_words(differing) or str(a.settings["data"])
-        if len(differ) > LONGEST_NAME:
-            name = _called(next(iter(a.runs.values())))
-        names.append((f"{name} ({a.number + 1})" if a.number else name, differing))
+    for each in groups:
+        differing = {name: each.settings.get(name) for name in differ}
+        name = _in_words(differing) or str(each.settings["data"])
+        if len(differ) > MOST_SETTINGS_IN_A_NAME:
+            name = Path(next(iter(each.runs.values())).name).resolve().name
+        names.append((f"{name} ({each.number + 1})" if each.number else name, differing))
     return names
 
 
@@ -150,18 +154,14 @@ def _in_words(differing: dict[str, Any]) -> str:
     return ", ".join(f"{name} {words.get(text, text)}" for name, text in texts.items())
 
 
-def _called(run: Result) -> str:
-    return Path(run.file).stem if run.file.endswith(".json") else Path(run.file).resolve().name
-
-
-def _what_names_mean(names: Sequence[tuple[str, dict[str, Any]]], groups: Sequence[Group]) -> list[str]:
+def _name_notes(names: Sequence[tuple[str, dict[str, Any]]], groups: Sequence[Group]) -> list[str]:
     notes = []
-    if any(len(differing) > LONGEST_NAME for _, differing in names):
+    if any(len(differing) > MOST_SETTINGS_IN_A_NAME for _, differing in names):
         notes += [f"{name}: {_in_words(differing)}." for name, differing in names]
-    for (name, _), a in zip(names, groups, strict=True):
-        if a.number:
-            files = ", ".join(run.file for run in a.runs.values())
-            notes.append(f"{name} has the settings and the seeds of a row above it: {files}.")
+    for (name, _), each in zip(names, groups, strict=True):
+        if each.number:
+            runs = ", ".join(run.name for run in each.runs.values())
+            notes.append(f"{name} has the settings and the seeds of a row above it: {runs}.")
     return notes
 
 
@@ -196,10 +196,10 @@ def _metrics(runs: Sequence[Result], asked: Sequence[str]) -> list[str]:
 
 
 def _remark(run: Result) -> str | None:
-    """What one has to know of a run that did not come to its end."""
+    """Return a note about a run that is not complete, or None."""
     done = int((run.metrics.get("epoch") or [0])[-1] or 0)
     if selected_epoch(run, "last") is None:
-        return f"{run.file} was never evaluated: {done} of {run.settings['epochs']} epochs are there."
+        return f"{run.name} was never evaluated; it has {done} of {run.settings['epochs']} epochs."
     if done < run.settings["epochs"]:
-        return f"{run.file} is not at its end: {done} of {run.settings['epochs']} epochs are there."
+        return f"{run.name} is not complete; it has {done} of {run.settings['epochs']} epochs."
     return None

@@ -1,4 +1,4 @@
-"""The figures of a table: which results belong to it, and what the seeds of each row say together."""
+"""The figures of a table: find the results of its rows and compute their statistics over the seeds."""
 
 import dataclasses
 import json
@@ -7,25 +7,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from divconq.config import BEST_BY
-from divconq.experiments.results import Result, agree, settings, wanted
+from divconq.experiments.results import Result
+from divconq.experiments.settings import agree
 from divconq.experiments.statistics import best_epoch, last_epoch, paired_difference, summarise
 from divconq.experiments.table import Row, Table
 
 SELECTIONS = {
     "last": "last epoch",
-    "held_out": "epoch chosen on held-out classes",
+    "held_out": "epoch selected on held-out classes",
     "test": "best test epoch",
 }
 Runs = dict[int, Result]
 
 
 def overrides_of(table: Table, results: Sequence[Result], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The overrides that a table's results were made with, ``given`` among them, if that is not ambiguous.
+    """Return the overrides that the results of a table were made with, including those ``given``.
 
-    What the table sets for all its rows, another backbone say, only runs made for this very table may override;
-    a run that was given the same is as good as the table's own.
+    Two different sets of overrides are an error. Overrides that repeat what the table says are left out. A result
+    of another table cannot override what this table sets for all its rows, for example its backbone.
     """
-    own = settings(table.config(table.rows[0], table.rows[0].seeds[0]))
+    own = table.settings(table.rows[0], table.rows[0].seeds[0], {})
     found: list[dict[str, Any]] = []
     for result in results:
         has_given = all(result.overrides.get(name) == value for name, value in given.items())
@@ -36,7 +37,7 @@ def overrides_of(table: Table, results: Sequence[Result], given: Mapping[str, An
             continue
         if result.table != table.name and (overrides.keys() - given.keys()) & table.common.keys():
             continue
-        if any(agree(result.settings, wanted(table, *run, overrides)) for run in table.runs()):
+        if any(agree(result.settings, table.settings(*run, overrides)) for run in table.runs()):
             found.append(overrides)
     if dict(given) in found or not found:
         return dict(given)
@@ -47,27 +48,27 @@ def overrides_of(table: Table, results: Sequence[Result], given: Mapping[str, An
 
 
 def find_runs(table: Table, results: Sequence[Result], overrides: Mapping[str, Any]) -> dict[str, Runs]:
-    """For each row the results it has, by seed; of two results of one run the older."""
+    """Return the results of each row by seed; the first of two results of the same run counts."""
     found: dict[str, Runs] = {row.name: {} for row in table.rows}
     for row, seed in table.runs():
-        now = wanted(table, row, seed, overrides)
-        match = next((result for result in results if agree(result.settings, now)), None)
+        wanted = table.settings(row, seed, overrides)
+        match = next((result for result in results if agree(result.settings, wanted)), None)
         if match is not None:
             found[row.name][seed] = match
     return found
 
 
 def selected_epoch(result: Result, selection: str) -> int | None:
-    """The position of the epoch that counts; None if none was evaluated that way."""
+    """Return the position of the epoch that a selection picks, or None if no epoch has the score it needs."""
     if selection == "last":
         return last_epoch(result.metrics.get("recall@1", []))
     return best_epoch(result.metrics.get(BEST_BY[selection], []))
 
 
 def summary(table: Table, results: Sequence[Result], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole table as numbers, in percent; Markdown and LaTeX are made of it."""
+    """Return all figures of a table, scores in percent; Markdown and LaTeX are rendered from them."""
     found = find_runs(table, results, overrides)
-    used = {result.file: result for runs in found.values() for result in runs.values()}
+    used = {id(result): result for runs in found.values() for result in runs.values()}
     origins = Counter((run.code, run.hardware, run.torch) for run in used.values())
     held_out = any(selected_epoch(run, "held_out") is not None for run in used.values())
     return {
@@ -78,7 +79,7 @@ def summary(table: Table, results: Sequence[Result], overrides: Mapping[str, Any
         "unit": "percent",
         "metrics": list(table.metrics),
         "selections": [name for name in SELECTIONS if name != "held_out" or held_out],
-        "rows": [_row_summary(table, row, found) for row in table.rows],
+        "rows": [_row_figures(table, row, found) for row in table.rows],
         "origins": [
             {"code": code, "hardware": hardware, "torch": torch, "runs": runs}
             for (code, hardware, torch), runs in sorted(origins.items())
@@ -86,11 +87,12 @@ def summary(table: Table, results: Sequence[Result], overrides: Mapping[str, Any
     }
 
 
-def _row_summary(table: Table, row: Row, found: Mapping[str, Runs]) -> dict[str, Any]:
+def _row_figures(table: Table, row: Row, found: Mapping[str, Runs]) -> dict[str, Any]:
     runs, base = found[row.name], found[row.baseline] if row.baseline else {}
     return {
         "row": row.name,
         "title": row.title,
+        "section": row.section,
         "flags": json.loads(json.dumps(dict(row.flags))),
         "baseline": row.baseline,
         "seeds": list(row.seeds),
@@ -101,7 +103,7 @@ def _row_summary(table: Table, row: Row, found: Mapping[str, Runs]) -> dict[str,
 
 
 def figures_of(runs: Runs, base: Runs, metrics: Sequence[str]) -> dict[str, Any]:
-    """What the seeds of a row say together, over those of its baseline: scores, epochs they are of, seconds, files."""
+    """Return scores, selected epochs, seconds and names of the runs of a row; ``base`` are those of its baseline."""
     epochs = {
         selection: {
             seed: int(run.metrics["epoch"][position] or 0)
@@ -117,7 +119,7 @@ def figures_of(runs: Runs, base: Runs, metrics: Sequence[str]) -> dict[str, Any]
         },
         "epochs": epochs,
         "seconds": _cost(runs, base),
-        "files": [run.file for run in runs.values()],
+        "runs": [run.name for run in runs.values()],
     }
 
 
@@ -144,7 +146,7 @@ def _values(runs: Runs, metric: str, selection: str) -> dict[int, float]:
 
 
 def _cost(runs: Runs, base: Runs) -> dict[str, float | None] | None:
-    """Mean seconds of training, and their ratio to the baseline's over pairs made on the same hardware."""
+    """Return the mean cost in seconds and its ratio to the baseline, over pairs made on the same hardware."""
     if not runs:
         return None
     pairs = [seed for seed in runs if seed in base and runs[seed].hardware == base[seed].hardware]

@@ -1,5 +1,6 @@
-"""The figures of a table as text, Markdown, LaTeX and JSON; what was not run is said to be missing."""
+"""Render the figures of a table as text, Markdown, LaTeX and JSON."""
 
+import itertools
 import json
 import re
 import textwrap
@@ -13,32 +14,39 @@ from divconq.io.atomic import write_atomically
 from divconq.io.terminal import aligned
 
 MISSING = "–"
+Rows = Sequence[Mapping[str, Any]]
 
 
 def text(figures: Mapping[str, Any]) -> str:
-    """The table for a terminal."""
-    head, lines = _cells(figures)
+    """Return the table for a terminal."""
+    lines: list[str] = []
+    for section, rows in _sections(figures):
+        lines += [section, ""] if section else []
+        lines += [*aligned([_head(figures), *_lines(figures, rows)], left=3), ""]
     notes = [line for note in _notes(figures) for line in textwrap.wrap(note, 100)]
-    return "\n".join([*aligned([head, *lines], left=3), "", *notes]) + "\n"
+    return "\n".join([*lines, *notes]) + "\n"
 
 
 def markdown(figures: Mapping[str, Any]) -> str:
-    """The table in Markdown, with what one has to know to read it."""
-    head, lines = _cells(figures)
-    rows = [
-        f"## {figures['title']}",
-        "",
-        _markdown_line(head),
-        "|---|---|---|" + "---:|" * (len(head) - 3),
-    ]
-    rows += map(_markdown_line, lines)
-    return "\n".join([*rows, "", *_notes(figures)]) + "\n"
+    """Return the table in Markdown, with notes that explain its columns."""
+    head = _head(figures)
+    lines = [f"## {figures['title']}", ""]
+    for section, rows in _sections(figures):
+        lines += [f"### {section}", ""] if section else []
+        lines += [_markdown_line(head), "|---|---|---|" + "---:|" * (len(head) - 3)]
+        lines += [*map(_markdown_line, _lines(figures, rows)), ""]
+    return "\n".join([*lines, *_notes(figures)]) + "\n"
 
 
-def brief(figures: Mapping[str, Any], metrics: Sequence[str] = ("recall@1", "map@r")) -> list[str]:
-    """The table in Markdown, a line a row, of one epoch: that chosen on held-out classes, or the last without any.
+def brief(
+    figures: Mapping[str, Any],
+    metrics: Sequence[str] = ("recall@1", "map@r"),
+    section: str | None = None,
+) -> list[str]:
+    """Return the lines of a short Markdown table: one line per row, scores of one epoch.
 
-    Rows that were not run are left out.
+    The epoch is the one selected on held-out classes, or the last one if no classes are held out. Rows without
+    results are left out. ``section`` limits the table to the rows whose names begin with it.
     """
     selection = "held_out" if "held_out" in figures["selections"] else "last"
     head = ["", "seeds"]
@@ -46,7 +54,7 @@ def brief(figures: Mapping[str, Any], metrics: Sequence[str] = ("recall@1", "map
         head += [title(metric), "over baseline"]
     lines = [[*head, "training"], ["---", "---"] + ["---:"] * (2 * len(metrics) + 1)]
     for row in figures["rows"]:
-        if not row["files"]:
+        if not row["runs"] or (section is not None and not row["row"].startswith(f"{section}-")):
             continue
         line = [row["title"], _seeds(row)]
         for metric in metrics:
@@ -61,13 +69,16 @@ def _markdown_line(cells: Sequence[str]) -> str:
 
 
 def latex(figures: Mapping[str, Any]) -> str:
-    """The table in LaTeX; it needs the package booktabs."""
-    head, lines = _cells(figures)
-    body: list[str] = []
-    for line in lines:
-        if line[0] and body:
-            body.append(r"\midrule")
-        body.append(" & ".join(map(_tex, line)) + r" \\")
+    """Return the table in LaTeX, which needs the package booktabs."""
+    head, body = _head(figures), list[str]()
+    for section, rows in _sections(figures):
+        if section:
+            rule = [r"\midrule"] if body else []
+            body += [*rule, rf"\multicolumn{{{len(head)}}}{{l}}{{\emph{{{_tex(section)}}}}} \\"]
+        for line in _lines(figures, rows):
+            if line[0] and body:
+                body.append(r"\midrule")
+            body.append(" & ".join(map(_tex, line)) + r" \\")
     return "\n".join(
         [
             r"\begin{table*}",
@@ -86,29 +97,44 @@ def latex(figures: Mapping[str, Any]) -> str:
     )
 
 
-def _cells(figures: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """The head and the lines: for each row a line a metric, so that all of them stand below each other."""
-    selections, rows = figures["selections"], figures["rows"]
-    compared = any(row["baseline"] for row in rows)
+def _sections(figures: Mapping[str, Any]) -> list[tuple[str | None, Rows]]:
+    """Return the rows of each section with its title; None is the title of a table without sections."""
+    return [
+        (section, list(rows))
+        for section, rows in itertools.groupby(figures["rows"], lambda row: row.get("section"))
+    ]
+
+
+def _head(figures: Mapping[str, Any]) -> list[str]:
     head = ["", "seeds", "score"]
-    for selection in selections:
-        head += [SELECTIONS[selection]] + (["over baseline"] if compared else [])
-    head += (["paper"] if any(row["paper"] for row in rows) else []) + ["training"]
-    papers = {row["row"]: row["paper"] for row in rows}
+    for selection in figures["selections"]:
+        head += [SELECTIONS[selection]] + (["over baseline"] if _compared(figures) else [])
+    return head + (["paper"] if _has_paper(figures) else []) + ["training"]
+
+
+def _lines(figures: Mapping[str, Any], rows: Rows) -> list[list[str]]:
+    """Return the cells of each line; a row has one line per metric."""
+    papers = {row["row"]: row["paper"] for row in figures["rows"]}
     lines = []
     for row in rows:
         for number, metric in enumerate(figures["metrics"]):
             first = number == 0
             line = [row["title"] if first else "", _seeds(row) if first else "", title(metric)]
-            for selection in selections:
+            for selection in figures["selections"]:
                 score = row["scores"][metric][selection]
-                line.append(_spread(score))
-                if compared:
-                    line.append(_difference(row, score))
-            if "paper" in head:
+                line += [_spread(score)] + ([_difference(row, score)] if _compared(figures) else [])
+            if _has_paper(figures):
                 line.append(_paper(metric, row["paper"], papers.get(row["baseline"], {})))
             lines.append([*line, _training(row) if first else ""])
-    return head, lines
+    return lines
+
+
+def _compared(figures: Mapping[str, Any]) -> bool:
+    return any(row["baseline"] for row in figures["rows"])
+
+
+def _has_paper(figures: Mapping[str, Any]) -> bool:
+    return any(row["paper"] for row in figures["rows"])
 
 
 def _seeds(row: Mapping[str, Any]) -> str:
@@ -154,12 +180,14 @@ def _notes(figures: Mapping[str, Any]) -> list[str]:
     if "notes" in figures:
         return list(figures["notes"])
     notes = [
-        "In percent: mean ± sample standard deviation over the seeds; over baseline: the mean difference to the "
-        "baseline with the same seed, and its 95% interval (Student's t). The last epoch needs no choice; the best "
-        "test epoch is chosen by R@1 on the test classes themselves and flatters."
+        "Scores are in percent: mean ± sample standard deviation over the seeds. The columns over baseline have the "
+        "mean difference to the baseline with the same seed and its 95% confidence interval (Student's t). The best "
+        "test epoch is selected by R@1 on the test classes themselves, so it is too optimistic."
     ]
     if "held_out" in figures["selections"]:
-        notes.append("Held-out classes are training classes that were not trained on; MAP@R on them chose.")
+        notes.append(
+            "Held-out classes are training classes that are not trained on; MAP@R on them selects the epoch."
+        )
     if figures["overrides"]:
         changed = ", ".join(f"{name} {shown(value)}" for name, value in figures["overrides"].items())
         notes.append(f"Set for all rows: {changed}.")
@@ -171,7 +199,7 @@ def _notes(figures: Mapping[str, Any]) -> list[str]:
     if missing:
         notes.append(f"Not run yet: {'; '.join(missing)}.")
     origins = [
-        f"{origin['runs']} runs by {origin['code']} on {origin['hardware']}, torch {origin['torch']}"
+        f"{origin['runs']} runs of {origin['code']} on {origin['hardware']}, torch {origin['torch']}"
         for origin in figures["origins"]
     ]
     if origins:
@@ -180,7 +208,7 @@ def _notes(figures: Mapping[str, Any]) -> list[str]:
 
 
 def shown(value: object) -> str:
-    """A setting as it is printed.
+    """Return the text of a setting; a long digest is cut.
 
     >>> shown(4), shown([1, 2]), shown(None), shown("learned")
     ('4', '[1, 2]', 'null', 'learned')
@@ -190,7 +218,7 @@ def shown(value: object) -> str:
 
 
 def _tex(text: str) -> str:
-    r"""Plain text for LaTeX.
+    r"""Escape plain text for LaTeX.
 
     >>> print(_tex("K_max: 5% ± -1.0"))
     K\_max: 5\% $\pm$ $-$1.0
@@ -203,7 +231,7 @@ def _tex(text: str) -> str:
 
 
 def write_table(figures: Mapping[str, Any], out: Path) -> list[Path]:
-    """Write ``TABLE.md``, ``TABLE.tex`` and ``TABLE.json``."""
+    """Write ``TABLE.md``, ``TABLE.tex`` and ``TABLE.json`` and return their paths."""
     texts = {
         ".md": markdown(figures),
         ".tex": latex(figures),

@@ -1,41 +1,37 @@
-"""Run what a table lacks: skip what is done, continue what was stopped, keep one small file of each run."""
+"""Run what a table lacks: skip finished runs, continue stopped ones, store a result of each."""
 
 import datetime
 import gc
+import hashlib
+import json
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from divconq.checks import did_you_mean
 from divconq.config import Config
 from divconq.evaluation.scores import title
 from divconq.experiments.figures import SELECTIONS, find_runs, overrides_of, selected_epoch, summary
+from divconq.experiments.origin import code_version, hardware
 from divconq.experiments.render import write_table
-from divconq.experiments.results import (
-    Result,
-    code_version,
-    columns,
-    hardware,
-    portable,
-    read_results,
-    run_name,
-    wanted,
-    write_result,
-)
-from divconq.experiments.table import Row, Table, share_rows
+from divconq.experiments.results import Result, append_result, columns, read_results
+from divconq.experiments.settings import agree, portable
+from divconq.experiments.table import Row, Table
 
 FINISHED, SCRATCH = "finished", "runs"
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A run of a table: how it is made, and its result if there is one."""
+class PlannedRun:
+    """A run of a table: its config, the settings that define it, and its result if there is one."""
 
     row: Row
     seed: int
     config: Config
+    settings: dict[str, Any]
     name: str
     result: Result | None
 
@@ -45,7 +41,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a table: its figures, runs that failed, and whether time ran out before all were made."""
+    """The figures of a table, the runs that failed, and whether the time limit left runs undone."""
 
     figures: dict[str, Any]
     failed: tuple[str, ...] = ()
@@ -53,11 +49,31 @@ class Outcome:
 
 
 def render(table: Table, out: Path, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The table's figures from the results in ``out`` alone, also written there as Markdown, LaTeX and JSON."""
+    """Return the figures of a table from the results in ``out``; also write them there as Markdown, LaTeX and JSON."""
     results = read_results(out / FINISHED)
     figures = summary(table, results, overrides_of(table, results, portable(changes or {})))
     write_table(figures, out)
     return figures
+
+
+def select_rows(tables: Sequence[Table], names: Collection[str]) -> list[tuple[Table, list[str]]]:
+    """Select rows by name across tables; without names, all rows of all tables.
+
+    Returns the tables that have such rows, each with the names of those.
+
+    >>> from divconq.experiments.table import parse_table
+    >>> table = parse_table("one", "{title: One, preset: cub, rows: {margin: {flags: {k_max: 1}}}}")
+    >>> [rows for _, rows in select_rows([table], ["margin"])]
+    [['margin']]
+    """
+    known = dict.fromkeys(row.name for table in tables for row in table.rows)
+    for name in names:
+        if name not in known:
+            all_of_them = ", ".join(table.name for table in tables)
+            hint = did_you_mean(name, known)
+            raise ValueError(f"{all_of_them} has no row {name!r}: choose from {', '.join(known)}{hint}")
+    selected = [(table, [row.name for row in table.rows if row.name in names]) for table in tables]
+    return [(table, rows) for table, rows in selected if rows or not names]
 
 
 def plan(
@@ -68,68 +84,64 @@ def plan(
     rows: Collection[str] = (),
     seeds: Collection[int] = (),
     **machine: object,
-) -> list[Planned]:
-    """The runs of a table, or of some rows and seeds of it, in the order they are made."""
+) -> list[PlannedRun]:
+    """Return the runs of a table, or of some of its rows and seeds, in the order of their execution."""
     changes = changes or {}
     changed, overrides = table.with_changes(changes), portable(changes)
-    share_rows([table], rows)
+    select_rows([table], rows)
     if unknown := set(seeds) - {seed for row in table.rows for seed in row.seeds}:
         raise ValueError(f"{table.name} has no seed {min(unknown)}; edit its seeds")
     found = find_runs(table, read_results(out / FINISHED), overrides)
-    return [
-        Planned(
-            row,
-            seed,
-            changed.config(row, seed, **machine),
-            run_name(table, row, seed, wanted(table, row, seed, overrides)),
-            found[row.name].get(seed),
-        )
-        for row, seed in table.runs()
-        if (not rows or row.name in rows) and (not seeds or seed in seeds)
-    ]
+    planned = []
+    for row, seed in table.runs():
+        if (not rows or row.name in rows) and (not seeds or seed in seeds):
+            config, settings = changed.config(row, seed, **machine), table.settings(row, seed, overrides)
+            name = run_name(table, row, seed, settings)
+            planned.append(PlannedRun(row, seed, config, settings, name, found[row.name].get(seed)))
+    return planned
 
 
-def plan_text(planned: Collection[Planned], out: Path) -> str:
-    """What ``--dry-run`` prints: a line a run."""
+def run_name(table: Table, row: Row, seed: int, settings: Mapping[str, Any]) -> str:
+    """Return the name of a run: preset, row, seed, and a digest of its settings."""
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    return f"{row.preset or table.preset}-{row.name}-{seed}-{digest[:8]}"
+
+
+def plan_text(planned: Collection[PlannedRun], out: Path) -> str:
+    """Return the output of ``--dry-run``, one line per run."""
     lines = []
-    for job in planned:
-        begun = (out / SCRATCH / job.name / "last.pt").is_file()
-        state = f"done, {job.result.file}" if job.result else "begun" if begun else "to do"
-        lines.append(f"{job}: {state}")
-    return "\n".join([*lines, f"{sum(job.result is not None for job in planned)} of {len(planned)} are done"])
+    for run in planned:
+        begun = (out / SCRATCH / run.name / "last.pt").is_file()
+        state = f"done, {run.result.name}" if run.result else "begun" if begun else "to do"
+        lines.append(f"{run}: {state}")
+    return "\n".join([*lines, f"{sum(run.result is not None for run in planned)} of {len(planned)} are done"])
 
 
-def check_losses(planned: Collection[Planned]) -> None:
-    """Build the loss of every run once, so that a mistake in the last row shows before the first one runs."""
+def check_losses(planned: Collection[PlannedRun]) -> None:
+    """Build the loss of every run once, so that an error in the last row shows before the first run starts."""
     from divconq.losses import make_loss
     from divconq.model import import_file
 
     seen: list[object] = []
-    for job in planned:
-        config = job.config
-        if config.model.import_file is not None:
-            import_file(config.model.import_file)
-        loss = (
-            config.loss.name,
-            config.loss.args,
-            config.loss.miner,
-            config.loss.miner_args,
-            config.model.dim,
-        )
+    for run in planned:
+        settings = run.config.settings()
+        if settings["import_file"] is not None:
+            import_file(settings["import_file"])
+        loss = {name: settings[name] for name in ("loss", "loss_args", "miner", "miner_args", "dim")}
         if loss in seen:
             continue
         seen.append(loss)
         try:
             make_loss(
-                config.loss.name,
-                config.loss.args,
+                loss["loss"],
+                loss["loss_args"],
                 num_classes=2,
-                dim=config.model.dim,
-                miner=config.loss.miner,
-                miner_arguments=config.loss.miner_args,
+                dim=loss["dim"],
+                miner=loss["miner"],
+                miner_arguments=loss["miner_args"],
             )
         except ValueError as error:
-            raise ValueError(f"row {job.row.name}: {error}") from error
+            raise ValueError(f"row {run.row.name}: {error}") from error
 
 
 def reproduce(
@@ -145,22 +157,24 @@ def reproduce(
     say: Callable[[str], None] = print,
     **machine: object,
 ) -> Outcome:
-    """Make the runs that ``out`` lacks, one after the other, and render the table after each.
+    """Execute the runs that ``out`` lacks, one after the other, and render the table after each.
 
-    ``changes`` are settings changed in all rows and recorded with each result; ``machine`` (root, device,
-    workers, cache) does not change a run's outcome.
+    ``changes`` are settings changed in all rows; they are stored with each result. ``machine`` are settings that do
+    not change a result: root, device, workers, cache.
     """
     changes = changes or {}
     planned = plan(table, out, changes, rows=rows, seeds=seeds, **machine)
     check_losses(planned)
-    waiting = [job for job in planned if job.result is None]
-    say(f"{table.name}: {len(planned)} runs, {len(planned) - len(waiting)} done")
+    missing = [run for run in planned if run.result is None]
+    say(f"{table.name}: {len(planned)} runs, {len(planned) - len(missing)} done")
     start, code, failed = time.monotonic(), code_version(commit), list[str]()
-    finished = [job.result for job in planned if job.result is not None]
-    for number, job in enumerate(waiting, len(finished) + 1):
-        here = hardware(job.config.runtime.device)
-        times = [result.seconds for result in finished if result.hardware == here]
-        expected, elapsed = sum(times) / max(1, len(times)), time.monotonic() - start
+    finished = [run.result for run in planned if run.result is not None]
+    first = len(finished) + 1
+    for number, run in enumerate(missing, first):
+        if any(agree(result.settings, run.settings) for result in finished[first - 1 :]):
+            continue  # another row has the same settings
+        expected = _expected_seconds(finished, hardware(run.config.settings()["device"]))
+        elapsed = time.monotonic() - start
         if max_minutes is not None and elapsed + expected > 60 * max_minutes:
             say(
                 f"{len(planned) - number + 1} runs are left: the next takes about {expected:.0f} s, and "
@@ -168,64 +182,72 @@ def reproduce(
             )
             return Outcome(_render_with(table, out, changes), tuple(failed), out_of_time=True)
         try:
-            result = make(table, job, out, changes, code=code, keep=keep_runs)
+            result = execute(table, run, out, changes, code=code, keep=keep_runs)
         except FloatingPointError as error:
-            failed.append(f"{job}: {error}")
+            failed.append(f"{run}: {error}")
             say(f"[{number}/{len(planned)}] {failed[-1]}")
             continue
         finally:
             release_memory()
         finished.append(result)
-        say(f"[{number}/{len(planned)}] {job}: {_one_line(result)}")
+        say(f"[{number}/{len(planned)}] {run}: {_one_line(result)}")
         _render_with(table, out, changes)
     return Outcome(_render_with(table, out, changes), tuple(failed))
 
 
+def _expected_seconds(finished: Sequence[Result], here: str) -> float:
+    """Return the mean seconds of the runs that were made on the hardware ``here``."""
+    times = [result.seconds for result in finished if result.hardware == here]
+    return sum(times) / max(1, len(times))
+
+
 def _render_with(table: Table, out: Path, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Render with exactly these changes, whatever else lies in the folder."""
+    """Render only the results that were made with exactly these changes."""
     figures = summary(table, read_results(out / FINISHED), portable(changes))
     write_table(figures, out)
     return figures
 
 
-def make(
-    table: Table, job: Planned, out: Path, changes: Mapping[str, Any], *, code: str, keep: bool
+def execute(
+    table: Table, run: PlannedRun, out: Path, changes: Mapping[str, Any], *, code: str, keep: bool
 ) -> Result:
-    """Train one run, or continue it, and keep its result; the run folder goes unless ``keep``."""
+    """Train or continue one run and store its result; delete the run folder unless ``keep``."""
     import torch
 
     from divconq.train import train
 
-    folder = out / SCRATCH / job.name
+    folder = out / SCRATCH / run.name
     begun = (folder / "last.pt").is_file()
     if folder.exists() and not begun:
         shutil.rmtree(folder)  # it was stopped in its first epoch
     start = time.monotonic()
-    records = train(job.config, folder, resume=begun)
-    metrics = columns(records)
-    logged = sum(sum(record["seconds"].values()) for record in records)  # also before it was continued
+    records = train(run.config, folder, resume=begun)
+    logged = sum(
+        sum(record["seconds"].values()) for record in records
+    )  # counts what a resumed run spent before
     result = Result(
         table=table.name,
-        row=job.row.name,
-        seed=job.seed,
-        settings=wanted(table, job.row, job.seed, portable(changes)),
+        row=run.row.name,
+        seed=run.seed,
+        settings=run.settings,
         overrides=portable(changes),
         files={name: value.name for name, value in changes.items() if isinstance(value, Path)},
         code=code,
-        hardware=hardware(job.config.runtime.device),
+        hardware=hardware(run.config.settings()["device"]),
         torch=torch.__version__,
         date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         seconds=round(max(time.monotonic() - start, logged), 1),
-        metrics=metrics,
+        metrics=columns(records),
+        name=run.name,
     )
-    write_result(out / FINISHED, job.name, result)
+    append_result(out / FINISHED / f"{table.name}.jsonl", result)
     if not keep:
         shutil.rmtree(folder)
     return result
 
 
 def release_memory() -> None:
-    """Give back what the last run held, on the host and on the GPU."""
+    """Free the memory of the last run, on the host and on the GPU."""
     import torch
 
     gc.collect()

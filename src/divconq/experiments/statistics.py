@@ -1,14 +1,16 @@
-"""Which epoch counts, and what several seeds say together: numbers in, numbers out."""
+"""Which epoch counts, and statistics over seeds. Numbers in, numbers out."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
 
 Scores = Sequence[float | None]
 
 
 def last_epoch(scores: Scores) -> int | None:
-    """The last epoch that was evaluated, as a position.
+    """Return the position of the last epoch that was evaluated, or None.
 
     >>> last_epoch([0.4, None, 0.5, None])
     2
@@ -17,7 +19,7 @@ def last_epoch(scores: Scores) -> int | None:
 
 
 def best_epoch(scores: Scores) -> int | None:
-    """The first epoch with the highest score, as a position.
+    """Return the position of the first epoch with the highest score, or None.
 
     >>> best_epoch([0.4, 0.6, None, 0.6])
     1
@@ -28,7 +30,7 @@ def best_epoch(scores: Scores) -> int | None:
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean and sample standard deviation (n - 1 below the fraction) of n values; one value has no deviation."""
+    """Mean and sample standard deviation of n values; the deviation of one value is None."""
 
     n: int
     mean: float
@@ -36,7 +38,7 @@ class Summary:
 
 
 def summarise(values: Sequence[float]) -> Summary:
-    """What the seeds of one row say.
+    """Return the mean and the sample standard deviation (divided by n - 1) of the values.
 
     >>> summarise([1.0, 2.0, 3.0])
     Summary(n=3, mean=2.0, deviation=1.0)
@@ -44,14 +46,12 @@ def summarise(values: Sequence[float]) -> Summary:
     n = len(values)
     if n == 0:
         raise ValueError("there is no mean of no values")
-    mean = math.fsum(values) / n
-    deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1)) if n > 1 else None
-    return Summary(n, mean, deviation)
+    return Summary(n, float(np.mean(values)), float(np.std(values, ddof=1)) if n > 1 else None)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean of n paired differences, and its 95% interval; one pair has no interval."""
+    """Mean of n paired differences and its confidence interval; one pair has no interval."""
 
     n: int
     mean: float
@@ -60,18 +60,18 @@ class Difference:
 
 
 def paired_difference(ours: Sequence[float], theirs: Sequence[float], confidence: float = 0.95) -> Difference:
-    """Mean of ours - theirs, pair by pair, with Student's interval: mean ± t(n - 1) · deviation / √n.
+    """Return the mean of ``ours - theirs`` over pairs, with Student's t interval.
+
+    The interval is mean ± t(n - 1) · s / √n, where s is the sample standard deviation of the differences.
 
     >>> paired_difference([3.0, 5.0], [1.0, 3.0])
     Difference(n=2, mean=2.0, low=2.0, high=2.0)
     """
     if len(ours) != len(theirs):
         raise ValueError(f"pairs are needed, got {len(ours)} and {len(theirs)} values")
-    summary = summarise([a - b for a, b in zip(ours, theirs, strict=True)])
-    if summary.deviation is None:
-        return Difference(summary.n, summary.mean, None, None)
-    from scipy.stats import t
-
-    quantile = float(t.ppf(0.5 + confidence / 2, summary.n - 1))
-    half = quantile * summary.deviation / math.sqrt(summary.n)
-    return Difference(summary.n, summary.mean, summary.mean - half, summary.mean + half)
+    differences = np.subtract(ours, theirs)
+    n, mean = len(differences), summarise(differences.tolist()).mean
+    if n == 1:
+        return Difference(n, mean, None, None)
+    half = float(stats.t.ppf(0.5 + confidence / 2, n - 1) * stats.sem(differences))
+    return Difference(n, mean, mean - half, mean + half)
