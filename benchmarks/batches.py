@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 from divconq.accel.device import pick_device
-from divconq.data.batches.augmentation import HOLE, HOLES, augmentation
+from divconq.data.batches.augmentation import HOLE, HOLES, make_augmentation
 from divconq.data.batches.loading import training_batches
 from divconq.data.batches.sampler import EpochPlan
 from divconq.data.batches.transforms import augment
@@ -55,7 +55,7 @@ class Files(Dataset):
 
 
 def torchvision_view(preset: str) -> Callable[[Image.Image], Tensor]:
-    """What ``augmentation(preset, "random_resized")`` does."""
+    """What ``make_augmentation(preset, "random_resized")`` does."""
     bilinear = transforms.InterpolationMode.BILINEAR
     changes = [
         transforms.RandomRotation(45, bilinear),
@@ -115,7 +115,7 @@ def make_ways(
     view = torch.compile(augment, dynamic=False) if device.type == "cuda" else augment
 
     def ours(preset: str) -> Iterable[Tensor]:
-        changes = augmentation(preset, "random_resized")
+        changes = make_augmentation(preset, "random_resized")
         arguments = {"size": SIZE, "resize": RESIZE, "seed": 0, "device": device, "view": view}
         return (x for x, _, _ in training_batches(images, plan, changes, **arguments))
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from divconq.config import Config
+from divconq.experiments import load_table, parse_names
 from divconq.experiments.origin import code_version, hardware
-from divconq.experiments.table import load_table, parse_names
 from divconq.training.batches import EpochBatches
 from divconq.training.setup import prepare
 

@@ -4,13 +4,13 @@ import torch
 from PIL import Image
 
 from divconq.bench.torchvision_loop import PlainLoop, box_blur, cut_holes, plain_rates, transforms
-from divconq.data.batches.augmentation import AUGMENTATIONS, BLURS, HOLE, HOLES, augmentation
-from divconq.data.sources.folder import folder
+from divconq.data.batches.augmentation import AUGMENTATIONS, BLURS, HOLE, HOLES, make_augmentation
+from divconq.data.sources.folder import read_folder
 from divconq.model import make_model
 
 
 def view_of(name, crop, size=16):
-    changes = augmentation(name, crop)
+    changes = make_augmentation(name, crop)
     return transforms(changes, size=size, resize=size + 2, mean=torch.zeros(3), std=torch.ones(3))
 
 
@@ -51,12 +51,12 @@ def test_the_plain_network_is_the_models_and_learns():
 
 
 def test_files_go_through_the_loop(photos):
-    images = folder(photos).train
+    images = read_folder(photos).train
     rates = plain_rates(
         make_model("small", 8),
         images.store.files,
         images.labels,
-        augmentation("standard"),
+        make_augmentation("standard"),
         size=16,
         resize=18,
         batch=4,

@@ -8,7 +8,7 @@ from torch import Tensor
 from divconq.accel.device import uses_bf16
 from divconq.accel.graphs import WARM_UP, Captured
 from divconq.bench.timing import timed
-from divconq.division import divide
+from divconq.division import Partition, divide
 from divconq.training.batches import EpochBatches
 from divconq.training.nan_guard import NaNGuard
 from divconq.training.optimizer import make_optimizer
@@ -25,6 +25,7 @@ class Training:
     def __init__(self, job: Job) -> None:
         self.job, self.epoch, self.loss = job, 0, 0.0
         dc, k_max = job.dc, job.config.division.k_max
+        dc.labels, dc.partition = job.train.labels.cpu(), Partition.whole(len(job.train))  # of fewer images
         while dc.partition.k < k_max:
             dc.partition = divide("random", None, dc.partition, dc.labels, k_max=k_max, seed=0)
             dc.masks.split_()
