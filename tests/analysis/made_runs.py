@@ -69,3 +69,14 @@ class PlainMap:
 
 
 PLAIN_UMAP = SimpleNamespace(UMAP=PlainMap)
+
+
+def nearest_by_hand(x, query, gallery, k):
+    """The k nearest, by a loop; without a gallery among the others."""
+    others = x if gallery is None else gallery
+    gaps = [
+        (float((x[query] - others[j]).square().sum()), j)
+        for j in range(len(others))
+        if gallery is not None or j != query
+    ]
+    return [j for _, j in sorted(gaps)[:k]]

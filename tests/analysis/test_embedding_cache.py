@@ -122,8 +122,8 @@ def test_images_in_memory_are_told_by_their_pixels(run):
     snapshot, images = run.snapshot(), made_images([0, 1, 1])
     key = cache_key(run.config, snapshot, {"test": images})
     assert key == cache_key(run.config, snapshot, {"test": made_images([0, 1, 1])})
-    chosen = subset(images, torch.tensor([True, True, True]))
-    assert key == cache_key(run.config, snapshot, {"test": chosen})
+    same = subset(images, torch.tensor([True, True, True]))
+    assert key == cache_key(run.config, snapshot, {"test": same})
     images.pixels.images[2, 0, 0, 0] = 1
     assert key != cache_key(run.config, snapshot, {"test": images})
 

@@ -138,15 +138,15 @@ def test_near_duplicates_across_marks():
     assert found.threshold == pytest.approx(threshold)
     expected = set()
     for i in range(60):
-        apart = {j: float((x[i] - x[j]).norm()) for j in range(60) if marks[j] != marks[i]}
-        if apart and min(apart.values()) <= threshold:
-            expected.add(tuple(sorted((i, min(apart, key=apart.get)))))
+        gaps = {j: float((x[i] - x[j]).norm()) for j in range(60) if marks[j] != marks[i]}
+        if gaps and min(gaps.values()) <= threshold:
+            expected.add(tuple(sorted((i, min(gaps, key=gaps.get)))))
     assert {tuple(pair) for pair in found.pairs.tolist()} == expected
     assert len(expected) >= 6
     assert found.pairs[0].tolist() == [6, 55]
     assert found.distances.tolist() == sorted(found.distances.tolist())
-    for (i, j), apart in zip(found.pairs.tolist(), found.distances.tolist(), strict=True):
-        assert apart == pytest.approx(float((x[i] - x[j]).norm()))
+    for (i, j), gaps in zip(found.pairs.tolist(), found.distances.tolist(), strict=True):
+        assert gaps == pytest.approx(float((x[i] - x[j]).norm()))
 
 
 def test_copies_are_found_even_if_all_images_are_copies():

@@ -79,13 +79,13 @@ def test_effective_dimension_without_variance():
 def test_effective_dimension_does_not_depend_on_the_blocks(monkeypatch):
     x = points(300, 16) * torch.linspace(3, 0.1, 16)
     whole = effective_dimension(x), class_variances(x, classes(300, 7)), neighbours(x, 3)
-    apart = distances(x, x, whole[2]), nearest_same(x, classes(300, 7))
+    gaps = distances(x, x, whole[2]), nearest_same(x, classes(300, 7))
     monkeypatch.setattr(nearest, "BLOCK", 1000)
     assert effective_dimension(x) == whole[0]
     again = class_variances(x, classes(300, 7))
     assert (again.intra, again.inter) == pytest.approx((whole[1].intra, whole[1].inter))
-    assert torch.equal(distances(x, x, whole[2]), apart[0])
-    assert torch.equal(nearest_same(x, classes(300, 7))[0], apart[1][0])
+    assert torch.equal(distances(x, x, whole[2]), gaps[0])
+    assert torch.equal(nearest_same(x, classes(300, 7))[0], gaps[1][0])
 
 
 def test_clusters_are_measured_in_their_own_subspace():
@@ -141,10 +141,10 @@ def test_nearest_of_the_same_and_of_another_class(n, c):
 def test_known_neighbours_spare_a_search_and_change_nothing(k):
     x, labels = points(40, 4).round(), classes(40, 2)
     for some in (labels, torch.zeros(40).long(), torch.arange(40)):
-        index, apart = nearest_other(x, some, neighbours(x, k))
+        index, gaps = nearest_other(x, some, neighbours(x, k))
         expected, distance = nearest_other(x, some)
         assert torch.equal(index, expected)
-        torch.testing.assert_close(apart, distance, equal_nan=True)
+        torch.testing.assert_close(gaps, distance, equal_nan=True)
 
 
 def test_the_ratio_is_a_mean_over_the_images_that_have_both():
@@ -258,9 +258,9 @@ def test_hubness_is_the_skewness_of_the_occurrences():
 
 def test_ten_thousand_classes():
     x, labels = on_sphere(20_000, 8), torch.arange(10_000).repeat(2)
-    index, apart = nearest_same(x, labels)
+    index, gaps = nearest_same(x, labels)
     assert torch.equal(index, (torch.arange(20_000) + 10_000) % 20_000)
-    assert float(apart[17]) == pytest.approx(float((x[17] - x[10_017]).norm()), rel=1e-5)
+    assert float(gaps[17]) == pytest.approx(float((x[17] - x[10_017]).norm()), rel=1e-5)
     assert class_variances(x, labels).intra == pytest.approx(
         float((x[:10_000].double() - x[10_000:].double()).square().sum()) / 40_000
     )
@@ -268,11 +268,11 @@ def test_ten_thousand_classes():
 
 def test_nearest_other_of_some_images():
     x, labels, some = points(40, 3), classes(40, 4), torch.tensor([5, 0, 33])
-    index, apart = nearest_other(x, labels)
+    index, gaps = nearest_other(x, labels)
     for ranking in (None, neighbours(x, 2, queries=some)):
         found, distance = nearest_other(x, labels, ranking, queries=some)
         assert torch.equal(found, index[some])
-        assert torch.equal(distance, apart[some])
+        assert torch.equal(distance, gaps[some])
 
 
 def test_moments_of_a_sample_are_those_of_all_on_average():
