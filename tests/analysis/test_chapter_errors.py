@@ -14,7 +14,7 @@ from divconq.analysis.chapters.subspaces import subspaces_of
 
 
 @pytest.mark.parametrize("gallery", [False, True])
-def test_errors_by_hand(gallery):
+def test_errors_match_plain_loops(gallery):
     sizes = {"train": 30, "test": 60, **({"gallery": 50} if gallery else {})}
     subject = made_subject(sizes, classes=4)
     subject.f["test"][3] = subject.f["train"][7]  # a copy
@@ -64,7 +64,7 @@ def test_errors_by_hand(gallery):
             assert pair.first.label != pair.second.label
 
 
-def test_wrong_labels_and_copies_in_another_class_are_found():
+def test_wrong_labels_and_copies_in_other_classes_are_found():
     f = F.normalize(torch.eye(2).repeat_interleave(12, 0) + 0.1 * torch.rand(24, 2))
     subject = made_subject({"train": 5, "test": 24}, d=2, classes=2, test=f)
     labels = torch.arange(24) // 12

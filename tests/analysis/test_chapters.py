@@ -24,7 +24,7 @@ def umap(monkeypatch):
 
 
 def check_retrievals(retrievals, spaces, labels, searched, searched_labels):
-    """Every image that a retrieval shows is the one that is nearest in that space."""
+    """Check that every shown image is the nearest in its space."""
     for retrieval in retrievals:
         query = retrieval.query.index
         assert retrieval.query.split == "test"
@@ -67,7 +67,7 @@ def test_a_map_of_a_sample():
 
 
 @pytest.mark.slow
-def test_a_map_by_umap(monkeypatch):
+def test_umap_gives_the_same_map_twice(monkeypatch):
     monkeypatch.delitem(sys.modules, "umap")
     pytest.importorskip("umap")
     subject = made_subject({"train": 60, "test": 40})
@@ -81,7 +81,7 @@ def test_a_map_by_umap(monkeypatch):
 # Clusters
 
 
-def test_galleries_are_nearest_to_the_mean():
+def test_galleries_show_the_images_nearest_to_the_mean():
     clusters = torch.randint(3, (40,), generator=torch.Generator().manual_seed(1))
     subject = made_subject(k=4, clusters=clusters)  # the last is empty
     x = subject.x["train"].double()
@@ -95,7 +95,7 @@ def test_galleries_are_nearest_to_the_mean():
     assert galleries(subject)[3] == ()
 
 
-def test_classes_that_are_split_show_each_of_their_clusters():
+def test_split_classes_show_images_of_all_their_clusters():
     subject = made_subject({"train": 60, "test": 9}, k=4, classes=3)
     labels = subject.images["train"].labels
     found = split_classes(subject, top=2, most=7)
@@ -111,11 +111,11 @@ def test_classes_that_are_split_show_each_of_their_clusters():
         assert all(int(subject.clusters[index]) == cluster for cluster, index in shown)
         counts = [sum(cluster == c for cluster, _ in shown) for c in range(4)]
         present = [sum(int(subject.clusters[i]) == c for i in members) for c in range(4)]
-        for c in range(4):  # no cluster shows two more than another that has more to show
+        for c in range(4):  # clusters take turns until they have no more images
             assert all(counts[c] <= counts[o] + 1 for o in range(4) if counts[o] < present[o])
 
 
-def test_divisions_step_by_step():
+def test_each_division_is_compared_with_the_previous_one():
     masks, classes = torch.ones(2, 4), torch.tensor([0, 0, 1, 1])
     first = Division(2, torch.tensor([0, 0, 1, 1]), masks)
     second = Division(4, torch.tensor([1, 1, 0, 3]), torch.ones(4, 4))
@@ -132,7 +132,7 @@ def test_divisions_step_by_step():
     assert math.isnan(step.nmi_previous)
     assert math.isnan(step.nmi_classes)
     found = clusters_of([first, second], classes, None)
-    assert found.mean_size == (1, 2, 0, 1), "of the divisions into the final K"
+    assert found.mean_size == (1, 2, 0, 1), "mean over the divisions into the final K"
     assert clusters_of([], classes, None) is None
 
 
@@ -141,7 +141,7 @@ def test_divisions_step_by_step():
 
 @pytest.mark.parametrize("gallery", [False, True])
 @pytest.mark.parametrize("conquer", ["sum", "plain"])
-def test_subspaces_by_hand(gallery, conquer):
+def test_subspaces_match_plain_loops(gallery, conquer):
     sizes = {"train": 10, "test": 60, **({"gallery": 50} if gallery else {})}
     config = Config(k_max=4, conquer=conquer)
     subject = made_subject(sizes, k=4, classes=12, config=config)
@@ -174,7 +174,7 @@ def test_subspaces_by_hand(gallery, conquer):
     assert found.masks == tuple(tuple(row) for row in masks.tolist())
 
 
-def test_a_sample_of_queries_is_asked():
+def test_a_sample_of_queries_searches():
     subject = made_subject({"train": 5, "test": 300}, classes=40)
     some = subspaces_of(subject, queries=50, seed=1)
     assert some.queries == 50
@@ -185,7 +185,7 @@ def test_a_sample_of_queries_is_asked():
     assert some.recalls == pytest.approx(hits.recalls())
 
 
-def test_of_many_subspaces_those_are_shown_that_answer_otherwise():
+def test_with_many_subspaces_the_differing_ones_are_shown():
     found = {f"subspace {k}": [k % 3, 9] for k in range(1, 13)} | {"sum": [0, 9], "baseline": [7]}
     assert shown_spaces(found) == [
         *(f"subspace {k}" for k in (1, 2, 4, 5, 7, 8, 10, 11)),
@@ -216,7 +216,7 @@ def test_factors_of_clusters_and_subspaces():
 # Geometry
 
 
-def test_geometry_of_a_sample_is_that_of_the_sampled_by_hand():
+def test_geometry_of_a_sample_matches_plain_loops():
     subject = made_subject({"train": 60, "test": 50}, classes=6)
     x, labels = subject.x["train"], subject.images["train"].labels
     found = geometry(x, labels, many=30, queries=20, seed=2)

@@ -48,7 +48,7 @@ def test_a_whole_run_is_read(tmp_path, tiny):
         torch.testing.assert_close(subspace(model(x), masks.sum(0)), expected)
 
 
-def test_divisions_come_in_order_with_their_empty_clusters(tmp_path):
+def test_divisions_are_sorted_and_keep_empty_clusters(tmp_path):
     run = make_run(tmp_path)
     for epoch, k in ((10_002, 4), (2, 2), (998, 4)):
         run.save_division(epoch, torch.zeros(5, dtype=torch.int64), masks_of(k))
@@ -105,7 +105,7 @@ def test_a_folder_without_divisions_is_read(tmp_path):
     assert read_run(run.folder).divisions == ()
 
 
-def test_damaged_divisions_are_named_and_left_out(tmp_path):
+def test_damaged_divisions_are_listed_and_left_out(tmp_path):
     run = make_run(tmp_path)
     run.save_division(2, torch.tensor([0, 1]), masks_of(2))
     run.save_division(4, torch.tensor([0, 1, 1]), masks_of(4))
@@ -136,7 +136,7 @@ def test_divisions_of_this_and_of_older_versions_are_read(tmp_path, key):
 
 
 @pytest.mark.parametrize("kind", ["learned", "fixed", "none"])
-def test_network_and_masks_of_a_checkpoint(tmp_path, kind):
+def test_snapshot_has_the_network_and_masks_of_a_checkpoint(tmp_path, kind):
     run, model, masks = make_run(tmp_path, masks=kind), make_model("small", 8), masks_of(2, kind=kind)
     if kind == "learned":
         masks.weight.data[1] = -1
@@ -159,6 +159,6 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
         read_run(run.folder).snapshot()
 
 
-def test_what_is_not_a_run_is_refused(tmp_path):
+def test_other_folders_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"is not a run folder: it has no config.yaml"):
         read_run(tmp_path)

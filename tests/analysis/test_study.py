@@ -92,7 +92,7 @@ def test_a_whole_run(runs, photos):
         assert shown.label == some.names[some.labels[shown.index]]
 
 
-def test_training_is_what_was_logged(runs):
+def test_the_training_chapter_matches_the_log(runs):
     record = read_run(runs / "divided")
     (training,) = study([record])[0].chapters["training"]
     assert training.curves["loss"] == ((1, 2, 3), tuple(row["loss"] for row in record.metrics))
@@ -103,7 +103,7 @@ def test_training_is_what_was_logged(runs):
     assert training.missing == record.missing
 
 
-def test_pictures_of_all_that_is_named(runs):
+def test_every_image_has_a_thumbnail(runs):
     said = []
     findings, pictures = analyse(
         [runs / "divided", runs / "divided" / ".." / "divided"], device="cpu", say=said.append
@@ -212,7 +212,7 @@ def test_a_run_that_stopped_at_once(tmp_path, photos):
     assert json.loads(to_json(findings))["epoch"] is None
 
 
-def test_data_that_cannot_be_found(copy):
+def test_a_missing_dataset(copy):
     folder = copy("divided")
     config = (folder / "config.yaml").read_text()
     record = read_run(folder)
@@ -242,7 +242,7 @@ def test_clusters_of_other_images(copy):
     assert findings.chapters["subspaces"] is not None
 
 
-def test_a_backbone_from_a_file_that_is_not_given(copy):
+def test_a_backbone_from_a_missing_import(copy):
     folder = copy("divided")
     text = (folder / "config.yaml").read_text()
     text = text.replace("backbone: small", "backbone: mine").replace(
@@ -257,7 +257,7 @@ def test_a_backbone_from_a_file_that_is_not_given(copy):
 # Names
 
 
-def test_short_names_tell_runs_apart(tmp_path):
+def test_short_names_are_unique(tmp_path):
     paths = [tmp_path / part for part in ("a/run", "b/run", "c", "a/x/run")]
     assert short_names(paths) == ["a/run", "b/run", "c", "x/run"]
     assert short_names(paths[:1]) == ["run"]

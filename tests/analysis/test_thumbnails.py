@@ -16,7 +16,7 @@ from divconq.data.dataset import ImageSet
 
 @dataclass
 class Counted:
-    """Images of which each is one grey, its index; counts what is loaded."""
+    """Grey images with their index as brightness; records the loaded indices."""
 
     aspect: torch.Tensor
     size: int = 8
@@ -38,7 +38,7 @@ def findings(*shown, more=()):
     return Findings("d", 1, 0, 0, 0, 0, {"training": (), "errors": Errors(worst, (), (), ())}, ())
 
 
-def test_exactly_the_named_images_are_read_and_each_once():
+def test_every_referenced_image_is_loaded_once():
     train, test, gallery = counted(100), counted(200), counted(3)
     shown = [ImageRef("test", i, "a", "") for i in (7, 199, 7, *range(20, 100))]
     more = (ImageRef("train", 5, "a", ""), ImageRef("test", 7, "a", "", cluster=1))
@@ -56,13 +56,13 @@ def test_exactly_the_named_images_are_read_and_each_once():
         assert abs(np.asarray(image).astype(int) - index).max() <= 2
 
 
-def test_a_split_that_is_not_there_has_no_make_thumbnails():
+def test_a_missing_split_has_no_thumbnails():
     shown = ImageRef("gallery", 0, "a", ""), ImageRef("test", 1, "a", "")
     assert set(make_thumbnails(findings(*shown), {"test": counted(2)})) == {("test", 1)}
     assert make_thumbnails(findings(*shown), {}) == {}
 
 
-def test_images_are_named_wherever_they_are():
+def test_image_refs_finds_nested_references():
     a, b = ImageRef("test", 3, "a", ""), ImageRef("train", 4, "b", "")
     assert list(image_refs(((a,), (), ((b, a),), (1, 2.0), "test", None, {"x": 1}))) == [a, b, a]
     assert list(image_refs(Duplicate(a, b, 0.5, "splits"))) == [a, b]
