@@ -43,7 +43,7 @@ def made_subject(
     means = torch.randn(classes, d, generator=generator)
     for split, n in sizes.items():
         labels = torch.randint(classes, (n,), generator=generator)
-        labels[0] = classes - 1  # all splits have as many names
+        labels[0] = classes - 1  # gives all splits the same number of classes
         images[split] = made_images(labels, **(factors or {}).get(split, {}))
         f[split] = F.normalize(means[labels] + noise * torch.randn(n, d, generator=generator))
     f |= embeddings
@@ -68,3 +68,14 @@ class PlainMap:
 
 
 PLAIN_UMAP = SimpleNamespace(UMAP=PlainMap)
+
+
+def nearest_by_hand(x, query, gallery, k):
+    """The k nearest by a plain loop; without a gallery, among the other points."""
+    others = x if gallery is None else gallery
+    gaps = [
+        (float((x[query] - others[j]).square().sum()), j)
+        for j in range(len(others))
+        if gallery is not None or j != query
+    ]
+    return [j for _, j in sorted(gaps)[:k]]

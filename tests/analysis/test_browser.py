@@ -1,4 +1,4 @@
-"""The report in a real browser: at desktop and phone width, on light and on dark."""
+"""The report in a real browser: desktop and phone width, light and dark mode."""
 
 import io
 import shutil
@@ -18,7 +18,7 @@ SIZES = {"desktop": (1280, 900), "phone": (360, 740)}
 def browser():
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
-        pytest.skip("there is no Chromium on this machine")
+        pytest.skip("Chromium is not installed")
     with api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
@@ -27,7 +27,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
-    """A report of everything with long names, of one cluster, and of nothing."""
+    """Reports of complete findings, long names, one cluster, and empty findings."""
     made = {
         "full": made_up.full(),
         "long names": made_up.with_names(made_up.full(), made_up.NASTY),
@@ -56,7 +56,7 @@ def reports(tmp_path_factory):
         ("nothing", "phone", "dark"),
     ],
 )
-def test_it_is_whole_quiet_and_fits(browser, reports, name, size, scheme, tmp_path):
+def test_the_page_loads_without_requests_and_fits_the_screen(browser, reports, name, size, scheme, tmp_path):
     width, height = SIZES[size]
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
     tab = context.new_page()
@@ -73,7 +73,7 @@ def test_it_is_whole_quiet_and_fits(browser, reports, name, size, scheme, tmp_pa
     assert complaints == []
     assert {url for url in asked if not url.startswith("data:")} == {reports[name].as_uri()}
     assert tab.evaluate("[...document.images].filter(image => image.naturalWidth === 0).length") == 0
-    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls sideways"
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page scrolls sideways"
     file = tmp_path / f"{size}-{scheme}.png"
     tab.screenshot(path=file, full_page=True)
     context.close()
@@ -81,10 +81,10 @@ def test_it_is_whole_quiet_and_fits(browser, reports, name, size, scheme, tmp_pa
     pixels = np.asarray(Image.open(io.BytesIO(file.read_bytes())).convert("L"), dtype=float)
     assert pixels.shape[1] == width
     assert pixels.std() > 5, "the page is blank"
-    assert (np.median(pixels) > 128) == (scheme == "light"), "it is not in the colours that were asked for"
+    assert (np.median(pixels) > 128) == (scheme == "light"), "the page has the wrong colour scheme"
 
 
-def test_the_text_of_figures_follows_the_scheme(browser, reports):
+def test_figure_text_follows_light_and_dark_mode(browser, reports):
     colours = {}
     for scheme in ("light", "dark"):
         context = browser.new_context(color_scheme=scheme)

@@ -37,7 +37,7 @@ def nmi_by_hand(a, b):
 
 
 @pytest.mark.parametrize(("j", "k"), [(2, 2), (3, 7), (40, 5), (1, 4)])
-def test_nmi_is_that_of_plain_loops_and_of_scikit_learn(j, k):
+def test_nmi_matches_plain_loops_and_scikit_learn(j, k):
     from sklearn.metrics import normalized_mutual_info_score
 
     a, b = draw(80, j), draw(80, k, seed=1) * 5
@@ -54,7 +54,7 @@ def test_nmi_in_extreme_cases():
 
 
 @pytest.mark.parametrize(("new_k", "old_k"), [(1, 1), (3, 3), (4, 2), (4, 1), (3, 2), (2, 4)])
-def test_the_share_that_kept_its_cluster_is_that_of_the_best_names(new_k, old_k):
+def test_kept_share_matches_the_best_permutation(new_k, old_k):
     old = draw(60, old_k)
     new = torch.where(
         draw(60, 4, seed=2) == 0, draw(60, new_k, seed=1), (old * max(1, new_k // old_k)) % new_k
@@ -119,7 +119,7 @@ def test_shares_of_classes_and_the_most_split():
     assert most_split(labels, clusters, k=4, top=2) == found[:2]
 
 
-def test_of_classes_split_alike_the_larger_is_first():
+def test_ties_between_split_classes_go_to_the_larger():
     labels, clusters = torch.tensor([0, 0, 1, 1, 1, 1, 2]), torch.tensor([0, 1, 0, 1, 1, 0, 1])
     assert [split.label for split in most_split(labels, clusters, k=2)] == [1, 0]
 
@@ -132,7 +132,7 @@ def test_nothing_is_split_by_one_cluster_or_without_images():
     assert len(most_split(torch.arange(10_000).repeat(2), draw(20_000, 32), k=32)) == 12
 
 
-def test_levels_of_numbers_are_bins_of_equal_size():
+def test_fractional_values_are_cut_into_equal_bins():
     values = torch.rand(80, generator=torch.Generator().manual_seed(0))
     found = levels(values, bins=4)
     assert found.bincount().tolist() == [20] * 4
@@ -145,7 +145,7 @@ def test_levels_of_numbers_are_bins_of_equal_size():
     assert levels(torch.empty(0)).tolist() == []
 
 
-def test_the_factor_that_a_cluster_encodes():
+def test_factors_of_clusters_match_plain_loops():
     colour, pose, light = draw(200, 5), draw(200, 3, seed=1), draw(200, 2, seed=2) + 0.5
     clusters = torch.where(colour == 2, 0, 1 + (pose == 1).long())
     factors = {"colour": colour, "pose": pose, "light": light, "constant": torch.zeros(200)}

@@ -20,7 +20,7 @@ from divconq.train import train
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run with held-out classes, on photos of its own."""
+    """A run with held-out classes on its own photos."""
     folder = tmp_path_factory.mktemp("embeddings")
     photos = write_photos(folder / "photos", classes=8, images=4)
     config = SETTINGS.replace(data=str(photos), epochs=1, k_max=1, val_classes=1, batch=4)
@@ -44,7 +44,7 @@ def made(record):
 
 @pytest.fixture
 def passes(monkeypatch):
-    """How many images each pass of the network embeds."""
+    """The number of images in each pass of the network."""
     seen, embed_images = [], module.embed_images
 
     def counted(config, model, images, **options):
@@ -55,11 +55,11 @@ def passes(monkeypatch):
     return seen
 
 
-def test_they_are_the_unit_vectors_of_f_without_masks(run):
+def test_embeddings_are_unit_vectors_without_masks(run):
     images, config, model = images_of(run.config), run.config, run.snapshot().network
     found = made(run)
     assert list(found) == ["train", "test"]
-    assert len(found["train"]) == 12, "one of four training classes was held out"
+    assert len(found["train"]) == 12, "one of four training classes is held out"
     for split, some in images.items():
         pixels = some.store.load(torch.arange(len(some)))
         with torch.no_grad():
@@ -68,7 +68,7 @@ def test_they_are_the_unit_vectors_of_f_without_masks(run):
         torch.testing.assert_close(found[split], F.normalize(f), atol=1e-5, rtol=0)
 
 
-def test_they_are_computed_once(run, passes):
+def test_embeddings_are_computed_once(run, passes):
     first = made(run)
     assert passes == [12, 16]
     again = made(run)
@@ -77,7 +77,7 @@ def test_they_are_computed_once(run, passes):
     assert [file.name for file in cache(run).parent.iterdir()] == [cache(run).name]
 
 
-def test_the_best_epoch_has_its_own(run, passes):
+def test_the_best_epoch_has_its_own_cache(run, passes):
     made(run)
     snapshot = run.snapshot("best")
     cached_embeddings(run, snapshot, images_of(run.config), "best")
@@ -85,7 +85,7 @@ def test_the_best_epoch_has_its_own(run, passes):
     assert passes == [12, 16, 12, 16]
 
 
-def test_other_weights_are_noticed(run, passes):
+def test_other_weights_are_detected(run, passes):
     made(run)
     state = checkpoints.load(run.folder)
     state["model"]["head.bias"] += 1
@@ -96,20 +96,20 @@ def test_other_weights_are_noticed(run, passes):
 
 
 @pytest.mark.parametrize("change", [{"image_size": 12}, {"resize": 24}])
-def test_other_settings_are_noticed(run, passes, change):
+def test_other_settings_are_detected(run, passes, change):
     made(run)
     other = dataclasses.replace(run, config=run.config.replace(**change))
     made(other)
     assert len(passes) == 4
 
 
-def test_other_split_is_noticed(run, passes):
+def test_another_split_is_detected(run, passes):
     made(run)
     made(dataclasses.replace(run, config=run.config.replace(val_classes=0)))
     assert passes == [12, 16, 16, 16]
 
 
-def test_a_changed_image_is_noticed(run, passes):
+def test_a_changed_image_file_is_detected(run, passes):
     made(run)
     image = images_of(run.config)["test"].store.files[3]
     state = image.stat()
@@ -118,18 +118,18 @@ def test_a_changed_image_is_noticed(run, passes):
     assert len(passes) == 4
 
 
-def test_images_in_memory_are_told_by_their_pixels(run):
+def test_images_in_memory_are_identified_by_their_pixels(run):
     snapshot, images = run.snapshot(), made_images([0, 1, 1])
     key = cache_key(run.config, snapshot, {"test": images})
     assert key == cache_key(run.config, snapshot, {"test": made_images([0, 1, 1])})
-    chosen = subset(images, torch.tensor([True, True, True]))
-    assert key == cache_key(run.config, snapshot, {"test": chosen})
+    same = subset(images, torch.tensor([True, True, True]))
+    assert key == cache_key(run.config, snapshot, {"test": same})
     images.store.images[2, 0, 0, 0] = 1
     assert key != cache_key(run.config, snapshot, {"test": images})
 
 
 @pytest.mark.parametrize("damage", ["half", "flipped", "empty", "nonsense", "renamed"])
-def test_a_damaged_file_is_made_anew(run, passes, damage):
+def test_a_damaged_cache_is_replaced(run, passes, damage):
     expected, content = made(run), bytearray(cache(run).read_bytes())
     if damage == "half":
         content = content[: len(content) // 2]
@@ -146,16 +146,16 @@ def test_a_damaged_file_is_made_anew(run, passes, damage):
     assert len(passes) == 4
     assert all(torch.equal(found[split], expected[split]) for split in expected)
     made(run)
-    assert len(passes) == 4, "the new file is good"
+    assert len(passes) == 4, "the new cache is valid"
 
 
-def test_what_cannot_be_kept_is_still_used(run, passes):
+def test_embeddings_are_used_even_if_they_cannot_be_cached(run, passes):
     (run.folder / "analysis").write_text("a file where the folder should be")
     with pytest.warns(UserWarning, match="the embeddings could not be cached"):
         assert made(run)["test"].shape == (16, run.config.model.dim)
 
 
-def test_embeddings_that_are_not_finite_are_refused(run):
+def test_embeddings_must_be_finite(run):
     snapshot = run.snapshot()
     snapshot.network.head.bias.data[0] = torch.nan
     with pytest.raises(ValueError, match="x must be finite, got NaN or infinity in 12 of 12 rows"):

@@ -31,10 +31,10 @@ def rank_by_hand(x, labels, i, y, names, skip):
 @pytest.mark.parametrize("budget", [1, 5000, 1 << 30])
 @pytest.mark.parametrize("with_gallery", [False, True])
 @pytest.mark.parametrize("tied", [False, True])
-def test_ranks_of_the_first_positive_are_those_of_a_sort(budget, with_gallery, tied):
+def test_first_positive_ranks_match_a_sort(budget, with_gallery, tied):
     x, labels = draw(40, 3), classes(40, 9) * 3
     y, names = (draw(25, 3, seed=1), classes(25, 11, seed=2) * 3) if with_gallery else (x, labels)
-    if tied:  # whole numbers: many distances are the same
+    if tied:  # integers: many distances are equal
         x, y = x.round(), y.round()
     gallery = {"gallery": y, "gallery_labels": names} if with_gallery else {}
     found = first_positive_ranks(x, labels, **gallery, budget=budget)
@@ -47,7 +47,7 @@ def test_ranks_of_the_first_positive_are_those_of_a_sort(budget, with_gallery, t
 
 
 @pytest.mark.parametrize("n", [0, 1, 5])
-def test_ranks_where_there_is_nothing_to_find(n):
+def test_ranks_are_zero_without_positives(n):
     assert first_positive_ranks(draw(n, 3), torch.arange(n)).tolist() == [0] * n
 
 
@@ -97,14 +97,14 @@ def test_no_pairs_with_one_class_or_one_image():
 
 
 @pytest.mark.parametrize("agreement", [0.4, 0.8, 1.0])
-def test_label_errors_are_found_by_counting_votes(agreement):
+def test_label_errors_match_a_count_of_votes(agreement):
     labels = classes(100, 4)
     x = 1.5 * torch.eye(4)[labels] + 0.4 * draw(100, 4)
     labels[:5] = (labels[:5] + 1) % 4
     ranking, expected = neighbours(x, 5), []
     for i in range(100):
         votes = [int(labels[j]) for j in ranking[i]]
-        leader = max(votes, key=votes.count)  # the first of equals
+        leader = max(votes, key=votes.count)  # ties go to the first
         if leader != labels[i] and votes.count(leader) >= agreement * 5:
             score = (votes.count(leader) - votes.count(int(labels[i]))) / 5
             expected.append((-score, i, int(labels[i]), leader))
@@ -113,7 +113,7 @@ def test_label_errors_are_found_by_counting_votes(agreement):
     assert {e.image for e in found} >= ({0, 1, 2, 3, 4} if agreement < 1 else set())
 
 
-def test_label_errors_do_not_depend_on_the_blocks(monkeypatch):
+def test_label_errors_do_not_depend_on_the_block_size(monkeypatch):
     ranking, labels = neighbours(draw(70, 3), 4), classes(70, 3)
     whole = label_errors(ranking, labels, 0.5)
     monkeypatch.setattr("divconq.analysis.measures.errors.VOTES", 100)
@@ -121,13 +121,13 @@ def test_label_errors_do_not_depend_on_the_blocks(monkeypatch):
     assert label_errors(ranking, labels, 0.5) == whole
 
 
-def test_no_label_errors_where_nobody_votes():
+def test_no_label_errors_without_votes():
     assert label_errors(neighbours(draw(1, 2), 5), torch.zeros(1).long()) == []
     assert label_errors(neighbours(draw(9, 2), 5), torch.zeros(9).long()) == []
     assert label_errors(neighbours(draw(9, 2), 5), torch.arange(9)) == []
 
 
-def test_near_duplicates_across_marks():
+def test_near_duplicates_across_groups():
     x, marks = draw(60, 4), classes(60, 3)
     x[50:55] = x[:5] + 1e-4 * draw(5, 4, seed=1)
     x[55] = x[6]
@@ -138,18 +138,18 @@ def test_near_duplicates_across_marks():
     assert found.threshold == pytest.approx(threshold)
     expected = set()
     for i in range(60):
-        apart = {j: float((x[i] - x[j]).norm()) for j in range(60) if marks[j] != marks[i]}
-        if apart and min(apart.values()) <= threshold:
-            expected.add(tuple(sorted((i, min(apart, key=apart.get)))))
+        gaps = {j: float((x[i] - x[j]).norm()) for j in range(60) if marks[j] != marks[i]}
+        if gaps and min(gaps.values()) <= threshold:
+            expected.add(tuple(sorted((i, min(gaps, key=gaps.get)))))
     assert {tuple(pair) for pair in found.pairs.tolist()} == expected
     assert len(expected) >= 6
     assert found.pairs[0].tolist() == [6, 55]
     assert found.distances.tolist() == sorted(found.distances.tolist())
-    for (i, j), apart in zip(found.pairs.tolist(), found.distances.tolist(), strict=True):
-        assert apart == pytest.approx(float((x[i] - x[j]).norm()))
+    for (i, j), gaps in zip(found.pairs.tolist(), found.distances.tolist(), strict=True):
+        assert gaps == pytest.approx(float((x[i] - x[j]).norm()))
 
 
-def test_copies_are_found_even_if_all_images_are_copies():
+def test_copies_are_found_if_all_images_are_copies():
     x, marks = torch.ones(4, 3), torch.tensor([0, 0, 1, 1])
     found = near_duplicates(*nearest_other(x, marks))
     assert found.threshold == 0
@@ -157,7 +157,7 @@ def test_copies_are_found_even_if_all_images_are_copies():
 
 
 @pytest.mark.parametrize("n", [0, 1, 5])
-def test_no_duplicates_within_one_mark(n):
+def test_no_duplicates_within_one_group(n):
     found = near_duplicates(*nearest_other(torch.ones(n, 3), torch.zeros(n).long()))
     assert found.pairs.shape == (0, 2)
     assert math.isnan(found.threshold)

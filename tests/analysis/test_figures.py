@@ -34,7 +34,7 @@ def figures():
 
 
 def plotted(name, findings):
-    """The figure of a name, not yet a file."""
+    """The matplotlib figure with this name."""
     chapter, plot = PLOTS[name]
     return plot(findings.chapters[chapter])
 
@@ -43,37 +43,37 @@ def texts(svg):
     return ["".join(element.itertext()) for element in ET.fromstring(svg).iter(f"{SVG}text")]
 
 
-def test_full_findings_fill_every_figure(figures):
+def test_complete_findings_give_every_figure(figures):
     assert list(figures) == list(PLOTS)
     for name, (svg, png) in figures.items():
         assert ET.fromstring(svg).tag == f"{SVG}svg", name
         assert png.startswith(b"\x89PNG"), name
 
 
-def test_a_figure_is_the_same_every_time_and_knows_no_date(figures):
+def test_figures_are_reproducible_and_have_no_date(figures):
     again = draw(lambda: plotted("recall", made_up.full()))
     assert again == figures["recall"]
     assert "<dc:date>" not in figures["recall"][0]
 
 
-def test_drawing_leaves_the_settings_of_others_alone():
+def test_drawing_does_not_change_matplotlib_settings():
     before = dict(matplotlib.rcParams)
     draw(lambda: plotted("loss", made_up.full()))
     assert dict(matplotlib.rcParams) == before
 
 
-def test_of_a_run_with_one_cluster_only_what_there_is_is_drawn():
+def test_a_run_with_one_cluster_has_no_cluster_figures():
     drawn = set(made_up.drawn(made_up.one_cluster()))
     assert {"recall", "k", "masks", "variances", "umap-classes"} <= drawn
     assert not {name for name in drawn if name.startswith("cluster-")}
     assert not drawn & {"mask-cosine", "mask-shared", "mask-mass", "subspace-recall"}
 
 
-def test_of_nothing_nothing_is_drawn():
+def test_empty_findings_give_no_figures():
     assert draw_figures(made_up.nothing()) == {}
 
 
-def test_an_empty_cluster_and_numbers_that_do_not_exist_are_drawn_as_gaps():
+def test_empty_clusters_and_nan_are_drawn_as_gaps():
     nan = float("nan")
     full = made_up.full()
     step = dataclasses.replace(
@@ -102,28 +102,28 @@ def test_an_empty_cluster_and_numbers_that_do_not_exist_are_drawn_as_gaps():
     assert texts(drawn["cluster-factors"][0]).count("–") == 6
 
 
-def test_the_colours_of_a_cluster_are_the_same_in_all_figures(figures):
+def test_a_cluster_has_the_same_colour_in_all_figures(figures):
     for name in ("cluster-sizes", "cluster-mean-sizes", "mask-mass", "subspace-recall", "cluster-dimensions"):
         used = re.findall(r"fill: (#\w{6})", figures[name][0])
         assert [colour for colour in dict.fromkeys(used) if colour in COLOURS[:4]], name
         assert set(COLOURS[:4]) <= set(used), name
 
 
-def test_every_run_is_in_the_key_whatever_its_name():
+def test_the_legend_shows_every_run_name():
     names = ("_hidden", "$a_1$ & <b>")
     runs = tuple(made_up.training(name, seed=seed) for seed, name in enumerate(names))
     svg, _ = draw(lambda: plotted("recall", made_up.replaced(made_up.full(), {"training": runs})))
     assert set(names) <= set(texts(svg))
 
 
-def test_thirty_two_clusters_and_ten_thousand_classes_stay_small():
+def test_figures_of_many_clusters_and_classes_stay_small():
     drawn = made_up.drawn(made_up.many())
     assert list(drawn) == list(PLOTS)
     for name, (svg, _) in drawn.items():
         assert len(svg) < 700_000, name
 
 
-def test_masks_are_sorted_so_that_each_ones_dimensions_stand_together():
+def test_mask_columns_are_sorted_by_their_largest_weight():
     masks = ((0.0, 1.0, 0.2, 0.9), (1.0, 0.0, 0.8, 0.0))
     full = made_up.full()
     figure = []
@@ -138,7 +138,7 @@ def test_masks_are_sorted_so_that_each_ones_dimensions_stand_together():
     assert drawn.reshape(2, 4).tolist() == [[1.0, 0.9, 0.0, 0.2], [0.0, 0.0, 1.0, 0.8]]
 
 
-def test_on_a_page_a_figure_has_the_pages_inks_and_ids_of_its_own(figures):
+def test_inline_figures_use_css_colours_and_unique_ids(figures):
     shown = inline(figures["recall"][0], "recall").body
     ids = re.findall(r'\bid="([^"]+)"', shown)
     assert ids
@@ -150,7 +150,7 @@ def test_on_a_page_a_figure_has_the_pages_inks_and_ids_of_its_own(figures):
     assert "var(--ink)" in shown
     assert "var(--sans)" in shown
     assert "DejaVu" not in shown
-    assert INK in figures["recall"][0], "the file keeps its own"
+    assert INK in figures["recall"][0], "the file keeps its colours"
     environment = make_environment({"recall": figures["recall"][0]}, {})
     environment.globals["captions"] = {"recall": 'R@1 "of" a <run>'}
     html = environment.get_template("macros.html").module.figure_row(["recall"])
@@ -158,7 +158,7 @@ def test_on_a_page_a_figure_has_the_pages_inks_and_ids_of_its_own(figures):
     assert shown in html
 
 
-def test_a_key_cannot_be_shorter_than_its_lines():
+def test_a_legend_needs_a_name_for_each_line():
     def plot():
         figure, axes = new_figure("two lines")
         legend(figure, axes.plot([0, 1], [0, 1]), ["one", "two"])

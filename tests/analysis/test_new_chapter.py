@@ -53,7 +53,7 @@ def new_chapter(tmp_path):
     CHAPTERS.pop()
 
 
-def test_it_is_in_all_parts_of_the_report(new_chapter, photos, tmp_path):
+def test_a_new_chapter_is_in_all_parts_of_the_report(new_chapter, photos, tmp_path):
     run = Run.create(tmp_path / "run", SETTINGS.replace(data=str(photos)))
     html = write_report(*analyse([run.folder], device="cpu"), tmp_path / "out").read_text()
     assert json.loads((tmp_path / "out" / "analysis.json").read_text())["length"] == {"epochs": 3}

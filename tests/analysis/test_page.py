@@ -47,7 +47,7 @@ VOID = {"meta", "link", "img", "br"}
 
 
 class Reader(HTMLParser):
-    """Every element with its attributes, every text; elements must be closed in order."""
+    """Collects all elements and texts, and checks that elements are closed in order."""
 
     def __init__(self):
         super().__init__()
@@ -92,10 +92,10 @@ def full():
     return made(findings, svgs=made_up.svgs(findings))
 
 
-def test_every_section_is_there_once_and_in_the_contents(full):
+def test_every_section_appears_once_and_in_the_contents(full):
     reader = read(full)
     ids = [attributes["id"] for _, attributes in reader.elements if "id" in attributes]
-    assert len(ids) == len(set(ids)), "no id twice, also not between figures"
+    assert len(ids) == len(set(ids)), "ids must be unique, also between figures"
     links = [attributes["href"] for tag, attributes in reader.elements if tag == "a"]
     for name in SECTIONS:
         assert name in ids
@@ -104,7 +104,7 @@ def test_every_section_is_there_once_and_in_the_contents(full):
     assert [tag for tag, _ in reader.elements].count("h1") == 1
 
 
-def test_every_definition_is_in_the_margin_with_its_place_in_the_paper(full):
+def test_every_note_cites_the_paper(full):
     notes = re.findall(
         r'<div class="note"><h4>(.*?)</h4>.*?<p class="where">(.*?)</p></div>', full, re.DOTALL
     )
@@ -113,7 +113,7 @@ def test_every_definition_is_in_the_margin_with_its_place_in_the_paper(full):
         assert where.startswith(("Paper, s", "Not in the paper", "Measures the"))
 
 
-def test_every_picture_is_on_the_page_with_its_name_and_size(full):
+def test_every_image_has_alt_text_and_size(full):
     findings = made_up.full()
     pictures = made_up.pictures_of(findings)
     images = [attributes for tag, attributes in read(full).elements if tag == "img"]
@@ -126,7 +126,7 @@ def test_every_picture_is_on_the_page_with_its_name_and_size(full):
     assert all(image["loading"] == "lazy" and int(image["width"]) > 0 for image in images)
 
 
-def test_true_and_false_do_not_rest_on_colour(full):
+def test_right_and_wrong_are_also_marked_without_colour(full):
     right = re.findall(r'<li class="tile right".*?</li>', full)
     wrong = re.findall(r'<li class="tile wrong".*?</li>', full)
     assert right
@@ -135,24 +135,24 @@ def test_true_and_false_do_not_rest_on_colour(full):
     assert all("<b>✗</b>" in tile and "of another class" in tile for tile in wrong)
 
 
-def test_what_is_without_a_picture_has_its_name():
+def test_images_without_thumbnail_show_their_class():
     html = made(made_up.full(), pictures={})
     assert "<img" not in html
     assert '<span class="none" style="width:76px">wren</span>' in html
 
 
-def test_names_are_text_and_never_markup():
+def test_names_are_escaped():
     findings = made_up.with_names(made_up.full(), made_up.NASTY)
     html = made(findings, svgs=made_up.svgs(findings))
     assert "<script" not in html
-    assert "$x_1$" in html, "nor is it a place of the template"
+    assert "$x_1$" in html, "dollar signs stay"
     reader = read(html)
     assert made_up.NASTY in " ".join(reader.words)
     assert {tag for tag, _ in reader.elements} & {"script", "iframe", "object", "embed"} == set()
     assert not any(name.startswith("on") for _, attributes in reader.elements for name in attributes)
 
 
-def test_nothing_is_asked_of_a_network(full):
+def test_the_page_has_no_external_links(full):
     for tag, attributes in read(full).elements:
         for name in ("src", "href", "xlink:href"):
             assert attributes.get(name, "#").startswith(("#", "data:")), (tag, attributes[name][:60])
@@ -164,7 +164,7 @@ def test_nothing_is_asked_of_a_network(full):
 @pytest.mark.parametrize(
     "findings", [made_up.one_cluster(), made_up.nothing()], ids=["one cluster", "nothing"]
 )
-def test_sparse_findings_say_what_is_missing(findings):
+def test_incomplete_findings_list_what_is_missing(findings):
     html = made(findings, svgs=made_up.svgs(findings))
     said = text(html)
     for name in SECTIONS:
@@ -175,13 +175,13 @@ def test_sparse_findings_say_what_is_missing(findings):
     assert "nan" not in said.lower().split()
 
 
-def test_of_one_cluster_there_is_one_sentence_on_subspaces():
+def test_one_cluster_gives_one_sentence_about_subspaces():
     said = text(made(made_up.one_cluster()))
     assert "There is one subspace, which is the whole space: R@1 78.0% of 1,200 queries." in said
     assert "correct each other" not in said
 
 
-def test_empty_lists_say_so():
+def test_empty_lists_have_a_sentence():
     full = made_up.full()
     clusters, subspaces, errors = (full.chapters[name] for name in ("clusters", "subspaces", "errors"))
     galleries = ((), *clusters.galleries[1:])
@@ -209,7 +209,7 @@ def test_ten_thousand_classes_and_thirty_two_subspaces():
     assert html.count("<summary>each of 32 subspaces</summary>") == 2
 
 
-def test_a_sample_of_queries_is_said_to_be_one():
+def test_the_page_mentions_a_sample_of_queries():
     findings = made_up.full()
     sampled = dataclasses.replace(findings.chapters["spaces"][0], train=made_up.geometry(59_551))
     said = "Ratio, ED and hubness of demo, train, are from a random sample of 10,000 images"
@@ -218,7 +218,7 @@ def test_a_sample_of_queries_is_said_to_be_one():
         assert (said in html) is there
 
 
-def test_the_summary_is_made_from_the_numbers():
+def test_the_summary_states_the_numbers():
     said = {topic: " ".join(words) for topic, words in summarise(made_up.full()).items()}
     last = made_up.training().curves["recall@1"][1][-1]
     other = made_up.training("baseline", seed=4, last=0.74, divisions=()).curves["recall@1"][1][-1]
@@ -234,14 +234,14 @@ def test_the_summary_is_made_from_the_numbers():
     assert "2 images whose neighbours agree on another class and 2 pairs of near-duplicates" in said["Errors"]
 
 
-def test_a_sum_that_loses_is_called_so():
+def test_the_summary_states_a_loss_of_the_sum():
     full = made_up.full()
     subspaces = dataclasses.replace(full.chapters["subspaces"], final_recall=0.6)
     worse = made_up.replaced(full, {"subspaces": subspaces})
     assert "8.0 points below the best single subspace" in " ".join(summarise(worse)["Subspaces"])
 
 
-def test_the_strongest_factor_is_named_only_if_it_says_something():
+def test_weak_factors_are_left_out_of_the_summary():
     nan = float("nan")
     factors = made_up.factor_table(("pose", "colour"), ((0.02, 0.5), (0.01, 0.02), (nan, nan), (0.3, nan)))
     assert factors.strongest(WEAK) == [("colour", 0.5), None, None, ("pose", 0.3)]
@@ -253,7 +253,7 @@ def test_the_strongest_factor_is_named_only_if_it_says_something():
     )
 
 
-def test_the_files_are_written_whole_and_old_figures_go(tmp_path, monkeypatch):
+def test_write_report_replaces_and_removes_old_figures(tmp_path, monkeypatch):
     monkeypatch.setattr("divconq.analysis.report.assemble.draw_figures", made_up.drawn)
     findings = made_up.full()
     report = write_report(findings, made_up.pictures_of(findings), tmp_path / "out")

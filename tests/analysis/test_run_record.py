@@ -34,19 +34,22 @@ def test_a_whole_run_is_read(tmp_path, tiny):
         [row["loss"] for row in record.metrics],
     )
     assert record.curve("unheard of") == ([], [])
-    assert [division.k for division in record.divisions][-1] == tiny.k_max
+    assert [division.k for division in record.divisions][-1] == tiny.division.k_max
     assert not [line for line in record.missing if "stopped" in line or ".pt" in line or "model" in line]
 
     snapshot = record.snapshot()
     model, masks = snapshot.network, snapshot.masks
-    assert len(masks) == tiny.k_max
-    final, x = Run.open(tmp_path / "run").model(), torch.randn(3, 3, tiny.image_size, tiny.image_size)
+    assert len(masks) == tiny.division.k_max
+    final, x = (
+        Run.open(tmp_path / "run").model(),
+        torch.randn(3, 3, tiny.data.image_size, tiny.data.image_size),
+    )
     with torch.no_grad():
         expected = torch.nn.functional.normalize(final(x))
         torch.testing.assert_close(subspace(model(x), masks.sum(0)), expected)
 
 
-def test_divisions_come_in_order_with_their_empty_clusters(tmp_path):
+def test_divisions_are_sorted_and_keep_empty_clusters(tmp_path):
     run = make_run(tmp_path)
     for epoch, k in ((10_002, 4), (2, 2), (998, 4)):
         run.save_division(epoch, torch.zeros(5, dtype=torch.int64), masks_of(k))
@@ -103,7 +106,7 @@ def test_a_folder_without_divisions_is_read(tmp_path):
     assert read_run(run.folder).divisions == ()
 
 
-def test_damaged_divisions_are_named_and_left_out(tmp_path):
+def test_damaged_divisions_are_listed_and_left_out(tmp_path):
     run = make_run(tmp_path)
     run.save_division(2, torch.tensor([0, 1]), masks_of(2))
     run.save_division(4, torch.tensor([0, 1, 1]), masks_of(4))
@@ -134,7 +137,7 @@ def test_divisions_of_this_and_of_older_versions_are_read(tmp_path, key):
 
 
 @pytest.mark.parametrize("kind", ["learned", "fixed", "none"])
-def test_network_and_masks_of_a_checkpoint(tmp_path, kind):
+def test_snapshot_has_the_network_and_masks_of_a_checkpoint(tmp_path, kind):
     run, model, masks = make_run(tmp_path, masks=kind), make_model("small", 8), masks_of(2, kind=kind)
     if kind == "learned":
         masks.weight.data[1] = -1
@@ -157,6 +160,6 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
         read_run(run.folder).snapshot()
 
 
-def test_what_is_not_a_run_is_refused(tmp_path):
+def test_other_folders_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"is not a run folder: it has no config.yaml"):
         read_run(tmp_path)

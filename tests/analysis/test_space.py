@@ -42,7 +42,7 @@ def closest_by_hand(x, i, allowed):
 
 
 def dimension_by_hand(x, share):
-    """How many directions must be kept so that what is left of the centred points is at most 1 - share."""
+    """The number of principal directions that leave at most 1 - share of the variance."""
     centred = (x - x.mean(0)).double().numpy()
     _, _, directions = np.linalg.svd(centred)
     for m in range(len(directions) + 1):
@@ -54,7 +54,7 @@ def dimension_by_hand(x, share):
 
 @pytest.mark.parametrize("share", [0.5, 0.95, 1.0])
 @pytest.mark.parametrize(("n", "d"), [(50, 8), (6, 20), (2, 3)])
-def test_effective_dimension_is_what_a_projection_needs(n, d, share):
+def test_effective_dimension_matches_a_projection(n, d, share):
     x = points(n, d) * torch.linspace(2, 0.1, d) + 5
     if share == 1.0:
         assert effective_dimension(x.double(), share) == min(n - 1, d)
@@ -76,20 +76,20 @@ def test_effective_dimension_without_variance():
         effective_dimension(torch.ones(2, 2), share=95)
 
 
-def test_effective_dimension_does_not_depend_on_the_blocks(monkeypatch):
+def test_results_do_not_depend_on_the_block_size(monkeypatch):
     x = points(300, 16) * torch.linspace(3, 0.1, 16)
     whole = effective_dimension(x), class_variances(x, classes(300, 7)), neighbours(x, 3)
-    apart = distances(x, x, whole[2]), nearest_same(x, classes(300, 7))
+    gaps = distances(x, x, whole[2]), nearest_same(x, classes(300, 7))
     monkeypatch.setattr(nearest, "BLOCK", 1000)
     assert effective_dimension(x) == whole[0]
     again = class_variances(x, classes(300, 7))
     assert (again.intra, again.inter) == pytest.approx((whole[1].intra, whole[1].inter))
-    assert torch.equal(distances(x, x, whole[2]), apart[0])
-    assert torch.equal(nearest_same(x, classes(300, 7))[0], apart[1][0])
+    assert torch.equal(distances(x, x, whole[2]), gaps[0])
+    assert torch.equal(nearest_same(x, classes(300, 7))[0], gaps[1][0])
 
 
 def test_clusters_are_measured_in_their_own_subspace():
-    f, clusters = points(60, 6).abs() + 0.1, classes(60, 2) * 2  # nobody is in cluster 1 or 3
+    f, clusters = points(60, 6).abs() + 0.1, classes(60, 2) * 2  # clusters 1 and 3 are empty
     masks = torch.tensor([[1, 1, 1, 0, 0, 0], [1] * 6, [-1, 0, 0, 0, 2, 1], [0] * 6]).float()
     found = effective_dimensions(f, clusters, masks)
     for k in (0, 2):
@@ -102,7 +102,7 @@ def test_clusters_are_measured_in_their_own_subspace():
         effective_dimensions(f, clusters, masks[:1])
 
 
-def test_variances_of_classes_are_those_of_plain_loops():
+def test_class_variances_match_plain_loops():
     x, labels = points(80, 5).double() + 3, classes(80, 6) * 10
     mean, intra, inter = x.mean(0), 0.0, 0.0
     for c in labels.unique():
@@ -138,16 +138,16 @@ def test_nearest_of_the_same_and_of_another_class(n, c):
 
 
 @pytest.mark.parametrize("k", [1, 4, 39])
-def test_known_neighbours_spare_a_search_and_change_nothing(k):
+def test_known_neighbours_do_not_change_the_result(k):
     x, labels = points(40, 4).round(), classes(40, 2)
     for some in (labels, torch.zeros(40).long(), torch.arange(40)):
-        index, apart = nearest_other(x, some, neighbours(x, k))
+        index, gaps = nearest_other(x, some, neighbours(x, k))
         expected, distance = nearest_other(x, some)
         assert torch.equal(index, expected)
-        torch.testing.assert_close(apart, distance, equal_nan=True)
+        torch.testing.assert_close(gaps, distance, equal_nan=True)
 
 
-def test_the_ratio_is_a_mean_over_the_images_that_have_both():
+def test_the_ratio_leaves_out_images_without_positive_or_negative():
     x = points(40, 4)
     x = torch.cat([x, x[:3]])
     labels = torch.cat([classes(40, 8), torch.tensor([90, 91, 92])])
@@ -168,7 +168,7 @@ def test_no_ratio_with_one_class_or_classes_of_one_image(labels):
     assert math.isnan(positive_negative_ratio(nearest_same(x, labels)[1], nearest_other(x, labels)[1]))
 
 
-def test_neighbours_and_distances_are_those_of_a_sort():
+def test_neighbours_and_distances_match_a_sort():
     x, gallery = points(30, 4), points(17, 4, seed=1)
     order = torch.cdist(x.double(), x.double()).fill_diagonal_(-1).argsort(1)[:, 1:]
     found = neighbours(x, 5)
@@ -258,9 +258,9 @@ def test_hubness_is_the_skewness_of_the_occurrences():
 
 def test_ten_thousand_classes():
     x, labels = on_sphere(20_000, 8), torch.arange(10_000).repeat(2)
-    index, apart = nearest_same(x, labels)
+    index, gaps = nearest_same(x, labels)
     assert torch.equal(index, (torch.arange(20_000) + 10_000) % 20_000)
-    assert float(apart[17]) == pytest.approx(float((x[17] - x[10_017]).norm()), rel=1e-5)
+    assert float(gaps[17]) == pytest.approx(float((x[17] - x[10_017]).norm()), rel=1e-5)
     assert class_variances(x, labels).intra == pytest.approx(
         float((x[:10_000].double() - x[10_000:].double()).square().sum()) / 40_000
     )
@@ -268,14 +268,14 @@ def test_ten_thousand_classes():
 
 def test_nearest_other_of_some_images():
     x, labels, some = points(40, 3), classes(40, 4), torch.tensor([5, 0, 33])
-    index, apart = nearest_other(x, labels)
+    index, gaps = nearest_other(x, labels)
     for ranking in (None, neighbours(x, 2, queries=some)):
         found, distance = nearest_other(x, labels, ranking, queries=some)
         assert torch.equal(found, index[some])
-        assert torch.equal(distance, apart[some])
+        assert torch.equal(distance, gaps[some])
 
 
-def test_moments_of_a_sample_are_those_of_all_on_average():
+def test_moments_of_a_sample_are_unbiased():
     ranking = neighbours(points(8, 2), 3)
     times = ranking.flatten().bincount(minlength=8).double()
     away = times - times.mean()
@@ -284,7 +284,7 @@ def test_moments_of_a_sample_are_those_of_all_on_average():
     raw = torch.stack([times, times**2, times**3]).mean(1)
     for q in (3, 5):
         draws = [torch.tensor(draw) for draw in itertools.combinations(range(8), q)]
-        # The central moments are no averages over draws, but what they are made of is.
+        # Only the raw moments are unbiased, not the central ones.
         made = torch.tensor([raw_moments(*space._central_moments(ranking[draw], 8, 8)) for draw in draws])
         torch.testing.assert_close(made.double().mean(0), raw, rtol=1e-5, atol=0)
 
@@ -294,10 +294,10 @@ def raw_moments(mean, variance, third):
     return mean, second, third + 3 * mean * second - 2 * mean**3
 
 
-def test_hubness_of_a_sample_is_near_that_of_all():
+def test_hubness_of_a_sample_is_close_to_that_of_all():
     x = points(4000, 12)
     ranking, some = neighbours(x, 10), torch.arange(0, 4000, 4)
     whole = hubness(ranking, found=4000)
     assert hubness(ranking[some], found=4000, of=4000) == pytest.approx(whole, rel=0.1)
     assert hubness(ranking, found=4000, of=4000) == whole
-    assert abs(hubness(ranking[some], found=4000) - whole) > 0.2 * whole, "without correction it is another"
+    assert abs(hubness(ranking[some], found=4000) - whole) > 0.2 * whole, "without the correction it differs"

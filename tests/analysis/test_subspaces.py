@@ -27,7 +27,7 @@ def classes(n, c, seed=0):
 
 
 def hits_by_hand(f, labels, mask, gallery=None, gallery_labels=None):
-    """Whether the nearest is of the same class, for each query; None if it has nothing to find."""
+    """Whether the nearest has the same class, for each query; None without positives."""
     x = [row / row.norm() for row in (f * mask.clamp(min=0)).double()]
     y = x if gallery is None else [row / row.norm() for row in (gallery * mask.clamp(min=0)).double()]
     names, found = labels if gallery is None else gallery_labels, []
@@ -39,9 +39,9 @@ def hits_by_hand(f, labels, mask, gallery=None, gallery_labels=None):
     return found
 
 
-def test_masks_are_compared_by_plain_loops():
+def test_mask_measures_match_plain_loops():
     masks = draw(4, 9)
-    masks[3] = -1  # relu leaves nothing
+    masks[3] = -1  # zero after relu
     cosine, shared, mass = mask_cosine(masks), shared_dimensions(masks, 0.3), mask_mass(masks)
     for i in range(4):
         a = [max(0.0, v) for v in masks[i].tolist()]
@@ -71,7 +71,7 @@ def test_fixed_masks_share_nothing():
 
 
 @pytest.mark.parametrize("with_gallery", [False, True])
-def test_each_subspace_and_the_sum_find_what_loops_find(with_gallery):
+def test_subspace_hits_match_plain_loops(with_gallery):
     f, labels, masks = draw(40, 6), classes(40, 9), draw(3, 6, seed=1).abs()
     masks[1, :3] = -1
     labels[0] = 77  # nothing to find
@@ -89,7 +89,7 @@ def test_each_subspace_and_the_sum_find_what_loops_find(with_gallery):
     assert hits.recalls() == pytest.approx([sum(row[i] for i in asked) / len(asked) for row in by_hand])
 
 
-def test_recall_is_that_of_the_evaluation():
+def test_recall_matches_the_evaluation():
     f, labels, masks = draw(60, 8), classes(60, 6), draw(4, 8, seed=1).abs()
     hits = subspace_hits(f, labels, masks)
     for mask, recall in zip(masks, hits.recalls(), strict=True):
@@ -114,7 +114,7 @@ def test_the_length_of_f_does_not_matter():
     assert torch.equal(subspace_hits(f, labels, masks).each, subspace_hits(longer, labels, masks).each)
 
 
-def test_queries_that_the_subspaces_correct_or_spoil():
+def test_corrections_match_plain_loops():
     k, q = 5, 60
     generator = torch.Generator().manual_seed(0)
     each, final = torch.rand(k, q, generator=generator) < 0.5, torch.rand(q, generator=generator) < 0.5
@@ -133,7 +133,7 @@ def test_queries_that_the_subspaces_correct_or_spoil():
     assert len(hurt) > 3
 
 
-def test_half_of_the_subspaces_are_not_most():
+def test_half_of_the_subspaces_is_no_majority():
     hits = Hits(torch.tensor([0]), torch.tensor([[True], [False]]), torch.tensor([True]))
     assert corrections(hits).helped.tolist() == []
 
@@ -160,14 +160,14 @@ def test_a_gallery_needs_its_labels():
         subspace_hits(draw(3, 4), classes(3, 2), torch.ones(2, 4), gallery_labels=classes(3, 2))
 
 
-def test_positives_are_counted_as_by_loops():
+def test_positives_match_plain_loops():
     labels, gallery = classes(30, 8) * 1_000_000, classes(20, 9, seed=1) * 1_000_000
     assert positives(labels).tolist() == [labels.tolist().count(label) - 1 for label in labels.tolist()]
     assert positives(labels, gallery).tolist() == [gallery.tolist().count(label) for label in labels.tolist()]
     assert positives(torch.empty(0).long()).tolist() == []
 
 
-def test_factors_of_subspaces_are_the_nmi_of_the_evaluation():
+def test_factors_of_subspaces_match_the_nmi_of_the_evaluation():
     colour, pose = classes(90, 3), classes(90, 2, seed=1)
     f = torch.cat([3 * torch.eye(3)[colour], 3 * torch.eye(2)[pose]], 1) + 0.2 * draw(90, 5)
     masks = torch.tensor([[1, 1, 1, 0, 0], [0, 0, 0, 1, 1], [1, 1, 1, 1, 1]]).float()

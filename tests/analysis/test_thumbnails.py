@@ -16,7 +16,7 @@ from divconq.data.dataset import ImageSet
 
 @dataclass
 class Counted:
-    """Images of which each is one grey, its index; counts what is loaded."""
+    """Grey images with their index as brightness; records the loaded indices."""
 
     aspect: torch.Tensor
     size: int = 8
@@ -38,15 +38,15 @@ def findings(*shown, more=()):
     return Findings("d", 1, 0, 0, 0, 0, {"training": (), "errors": Errors(worst, (), (), ())}, ())
 
 
-def test_exactly_the_named_images_are_read_and_each_once():
+def test_every_referenced_image_is_loaded_once():
     train, test, gallery = counted(100), counted(200), counted(3)
     shown = [ImageRef("test", i, "a", "") for i in (7, 199, 7, *range(20, 100))]
     more = (ImageRef("train", 5, "a", ""), ImageRef("test", 7, "a", "", cluster=1))
     made = make_thumbnails(findings(*shown, more=more), {"train": train, "test": test, "gallery": gallery})
     assert set(made) == {("train", 5), ("test", 7), ("test", 199), *(("test", i) for i in range(20, 100))}
-    assert sorted(test.store.loaded) == [7, *range(20, 100), 199]
-    assert train.store.loaded == [5]
-    assert gallery.store.loaded == []
+    assert sorted(test.pixels.loaded) == [7, *range(20, 100), 199]
+    assert train.pixels.loaded == [5]
+    assert gallery.pixels.loaded == []
     for (split, index), jpeg in made.items():
         image = Image.open(io.BytesIO(jpeg))
         aspect = float({"train": train, "test": test}[split].store.aspect[index])
@@ -56,13 +56,13 @@ def test_exactly_the_named_images_are_read_and_each_once():
         assert abs(np.asarray(image).astype(int) - index).max() <= 2
 
 
-def test_a_split_that_is_not_there_has_no_make_thumbnails():
+def test_a_missing_split_has_no_thumbnails():
     shown = ImageRef("gallery", 0, "a", ""), ImageRef("test", 1, "a", "")
     assert set(make_thumbnails(findings(*shown), {"test": counted(2)})) == {("test", 1)}
     assert make_thumbnails(findings(*shown), {}) == {}
 
 
-def test_images_are_named_wherever_they_are():
+def test_image_refs_finds_nested_references():
     a, b = ImageRef("test", 3, "a", ""), ImageRef("train", 4, "b", "")
     assert list(image_refs(((a,), (), ((b, a),), (1, 2.0), "test", None, {"x": 1}))) == [a, b, a]
     assert list(image_refs(Duplicate(a, b, 0.5, "splits"))) == [a, b]

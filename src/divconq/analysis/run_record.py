@@ -48,7 +48,8 @@ class Snapshot:
 class RunRecord:
     """A run as stored on disk: settings, one log record for each epoch, and the divisions in order.
 
-    ``missing`` lists in sentences what the folder does not have.
+    ``missing`` lists in sentences what the folder does not have. Settings are read only here and in
+    ``embedding_cache``.
     """
 
     folder: Path
@@ -71,6 +72,16 @@ class RunRecord:
     def is_baseline(self) -> bool:
         """Whether the run has one embedding space only: no division or no masks."""
         return self.config.division.k_max == 1 or not self.has_masks
+
+    @property
+    def drops_same_camera(self) -> bool:
+        """Whether its scores leave out images of the query's camera."""
+        return self.config.evaluation.same_camera == "drop"
+
+    @property
+    def imported(self) -> str | None:
+        """Name of the file that the training imported, if any."""
+        return None if self.config.model.import_file is None else self.config.model.import_file.name
 
     def final_mask(self, masks: Float[Tensor, "k d"]) -> Float[Tensor, " d"]:
         """Return the mask of the final space: the sum of the masks, or ones if the run conquers without masks."""

@@ -47,16 +47,13 @@ class Study:
     @cached_property
     def images(self) -> Images:
         """Images of the first run by split; empty if its dataset cannot be opened."""
-        config = self.records[0].config
+        record = self.records[0]
         try:
-            images = images_of(config)
+            images = images_of(record.config)
         except (ValueError, OSError) as error:
             self.note(f"The images cannot be opened: {error}.")
             return {}
-        if (
-            known_cameras(images["test"], images.get("gallery")) is not None
-            and config.evaluation.same_camera == "drop"
-        ):
+        if known_cameras(images["test"], images.get("gallery")) is not None and record.drops_same_camera:
             self.note("Searches in this report include images of the same camera; the scores leave them out.")
         return images
 
@@ -101,8 +98,8 @@ class Study:
             snapshot = record.snapshot(self.which)
             f = cached_embeddings(record, snapshot, images, self.which, self.device)
         except (ValueError, OSError) as error:
-            module = record.config.model.import_file
-            remedy = f" Its training used --import {module.name}; pass it again." if module else ""
+            imported = record.imported
+            remedy = f" Its training used --import {imported}; pass it again." if imported else ""
             self.note(f"The network of {name} cannot be analysed: {error}.{remedy}")
             return None
         clusters: Tensor | None = snapshot.clusters

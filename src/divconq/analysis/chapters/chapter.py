@@ -24,8 +24,8 @@ class Chapter(Generic[Result]):
     """One chapter of the report.
 
     ``compute`` returns a dataclass (or a tuple of them) of plain values: numbers, strings, tuples, ``ImageRef``. It
-    returns None if there is nothing to show, after ``study.note`` with the reason. ``name`` is the key of the result
-    in analysis.json, the id of the section on the page, and the variable of the result in ``template``.
+    returns None or an empty tuple if there is nothing to show, and calls ``study.note`` with the reason. ``name`` is
+    the key of the result in analysis.json, the id of the section, and the variable of the result in ``template``.
     """
 
     name: str

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from divconq.analysis import words
 from divconq.analysis.chapters import CHAPTERS
 from divconq.analysis.drawing import COLOURS, inline
 from divconq.analysis.report.findings import Findings
 from divconq.analysis.report.thumbnails import Thumbnails
 from divconq.analysis.subject import ImageRef
+from divconq.analysis.words import count, duration, number, percent
 
 HEIGHT = 76  # of an image on the page, in CSS pixels
 WIDEST = 2.0  # width / height; a wider image is cropped
@@ -58,9 +58,13 @@ def make_environment(svgs: Mapping[str, str], thumbnails: Thumbnails) -> Environ
         jpeg = thumbnails.get((ref.split, ref.index))
         return None if jpeg is None else (base64.b64encode(jpeg).decode(), _width(jpeg))
 
-    for name in ("number", "percent", "count", "duration"):
-        environment.filters[name] = getattr(words, name)
-    environment.filters["picture"] = picture
+    environment.filters |= {
+        "number": number,
+        "percent": percent,
+        "count": count,
+        "duration": duration,
+        "picture": picture,
+    }
     environment.globals |= {
         "figures": figures,
         "captions": captions,
