@@ -1,9 +1,9 @@
-"""Trains one run in many lives, all but the last ended by SIGKILL; each is a fork of a process that has not trained.
+"""Train one run in many processes, each killed by SIGKILL except the last; each is a fork of a fresh process.
 
     python killed_runs.py CONFIG.yaml WHOLE KILLED
 
-trains the run folder WHOLE without a stop, and KILLED in as many lives as there are ``DEATHS``. Prints how each
-life ended, as JSON.
+trains the run folder WHOLE without a stop, and KILLED with one process for each of ``DEATHS``. Prints as JSON how
+each process ended.
 """
 
 import itertools
@@ -17,8 +17,8 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 
-with suppress(ImportError):  # it is not everywhere on a GPU
-    import faiss  # noqa: F401  what a run imports on its way is there before the first fork
+with suppress(ImportError):  # faiss is optional on a GPU
+    import faiss  # noqa: F401  import before the first fork what a run needs
 import safetensors.torch  # noqa: F401
 import scipy.optimize  # noqa: F401
 import torch
@@ -37,7 +37,7 @@ def die():
 
 
 def at_call(owner, name, number, *, after=False):
-    """Be killed at the ``number``-th call of a function, before it does anything or after it is done."""
+    """Kill this process at call ``number`` of a function, before or after the call."""
     real, calls = getattr(owner, name), itertools.count(1)
 
     def deadly(*args, **kwargs):
@@ -53,7 +53,7 @@ def at_call(owner, name, number, *, after=False):
 
 
 def in_a_write(number):
-    """Be killed when half of the ``number``-th checkpoint is written."""
+    """Kill this process when half of checkpoint ``number`` is written."""
     real, calls = checkpoints._write_archive, itertools.count(1)
 
     def deadly(path, state):
@@ -66,7 +66,7 @@ def in_a_write(number):
 
 
 def in_the_log():
-    """Be killed when half of a line is written."""
+    """Kill this process when half of a line of the log is written."""
 
     def deadly(run, record):
         with (run.folder / "metrics.jsonl").open("a") as file:
@@ -106,12 +106,12 @@ DEATHS = {
 
 
 def soon():
-    """Be killed after two steps at the latest, so that a slow clock does not bring the run to its end."""
+    """Kill this process after two steps at the latest, so that the run does not finish on a fast machine."""
     at_call(TrainingStep, "__call__", 3)
 
 
 def life(config, folder, arm=None):
-    """A process of its own; returns its id."""
+    """Train in a forked process; return its id."""
     if pid := os.fork():
         return pid
     try:

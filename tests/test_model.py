@@ -3,7 +3,10 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from divconq.config import Config
 from divconq.model import Embedder, SmallNet, import_file, load_model, make_model, save_model
+from divconq.runs.folder import Run
+from divconq.trained_run import TrainedRun
 
 
 def test_batchnorm_keeps_its_statistics_but_its_weights_train():
@@ -51,7 +54,7 @@ def test_a_saved_model_gives_the_same_embedding(tmp_path):
 def test_local_weights_with_colours_in_their_metadata(tmp_path):
     source = make_model("resnet10t", 8).backbone
     state = {name: value.half() if value.ndim == 4 else value for name, value in source.state_dict().items()}
-    state["fc.weight"] = torch.zeros(1000, 512)  # a classifier is left out
+    state["fc.weight"] = torch.zeros(1000, 512)  # weights of a classifier are skipped
     save_file(state, tmp_path / "w.safetensors", {"mean": "0.1,0.2,0.3", "std": "1,1,1"})
     model = make_model("resnet10t", 8, weights=tmp_path / "w.safetensors", std=(2.0, 2.0, 2.0))
     assert model.mean.flatten().tolist() == pytest.approx([0.1, 0.2, 0.3])
@@ -73,7 +76,7 @@ def test_damaged_weights_are_refused(tmp_path):
         make_model("resnet10t", 8, weights=tmp_path / "w.safetensors")
 
 
-def test_a_file_of_another_program_is_not_a_model(tmp_path):
+def test_a_file_of_another_program_is_refused(tmp_path):
     save_file({"w": torch.zeros(1)}, tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match="was not written by divconq"):
         load_model(tmp_path)
@@ -84,7 +87,7 @@ def test_unknown_backbone_names_the_nearest():
         make_model("resnet5o", 8)
 
 
-def test_no_download_is_a_clear_error(monkeypatch):
+def test_a_failed_download_is_a_clear_error(monkeypatch):
     import timm
 
     def offline(name, pretrained, **rest):
@@ -95,7 +98,7 @@ def test_no_download_is_a_clear_error(monkeypatch):
         make_model("resnet10t", 8, pretrained=True)
 
 
-def test_a_users_own_backbone_can_be_named(tmp_path):
+def test_a_backbone_of_the_user_works_by_name(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import timm\n"
         "from timm.models import register_model\n"
@@ -109,7 +112,7 @@ def test_a_users_own_backbone_can_be_named(tmp_path):
     assert make_model("my_very_own_net", 8)(torch.rand(1, 3, 64, 64)).shape == (1, 8)
 
 
-def test_a_file_is_run_once_in_a_process_unless_it_failed(tmp_path):
+def test_a_file_is_executed_once_per_process_unless_it_failed(tmp_path):
     for folder in ("one", "other"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "counted.py").write_text(
@@ -124,3 +127,10 @@ def test_a_file_is_run_once_in_a_process_unless_it_failed(tmp_path):
     for _ in range(2):
         with pytest.raises(ValueError, match="not yet"):
             import_file(broken)
+
+
+def test_a_trained_run_is_opened_by_a_string_or_a_path(tmp_path):
+    config = Config(backbone="small", pretrained=False, dim=8)
+    Run.create(tmp_path / "run", config).export(make_model("small", 8), torch.ones(8))
+    for folder in (tmp_path / "run", str(tmp_path / "run")):
+        assert TrainedRun(folder, device="cpu").config == config

@@ -1,4 +1,4 @@
-"""A run that was stopped, in whatever way, ends as one that never was."""
+"""A run that was stopped and resumed ends like a run that was not stopped."""
 
 import errno
 import itertools
@@ -37,7 +37,7 @@ def without_timings(records):
 
 
 def same(a, b):
-    """Bit by bit, all the way down."""
+    """Return whether two nested states are equal bit by bit."""
     if isinstance(a, torch.Tensor):
         return a.dtype == b.dtype and torch.equal(a, b)
     if isinstance(a, dict):
@@ -64,7 +64,7 @@ def assert_same_runs(whole, other):
 
 
 class StopAt(StopSignals):
-    """A signal comes during the ``step``-th step, counted over all epochs."""
+    """Receives a signal in step ``step``, counted over all epochs."""
 
     def __init__(self, monkeypatch, step, number=signal.SIGINT):
         super().__init__()
@@ -80,7 +80,7 @@ class StopAt(StopSignals):
 
 
 def stopped_and_resumed(config, out, monkeypatch, *steps):
-    """Train with a stop after so many steps, and again after so many more."""
+    """Train; stop after each of these numbers of steps and resume."""
     for number, step in enumerate(steps):
         with pytest.raises(Stopped), monkeypatch.context() as patch:
             train(config, out, resume=number > 0, stop=StopAt(patch, step))
@@ -93,7 +93,7 @@ def small(tiny):
 
 
 @pytest.mark.parametrize("steps", [(1,), (4,), (7, 1), (2, 3, 3)])
-def test_a_run_stopped_at_any_step_ends_as_one_that_was_not(small, tmp_path, monkeypatch, steps):
+def test_a_run_stopped_at_any_step_ends_like_one_that_was_not(small, tmp_path, monkeypatch, steps):
     """An epoch has four steps; the second and the third begin with a division."""
     train(small, tmp_path / "whole")
     stopped_and_resumed(small, tmp_path / "run", monkeypatch, *steps)
@@ -112,30 +112,32 @@ def test_a_run_stopped_at_any_step_ends_as_one_that_was_not(small, tmp_path, mon
     ],
     ids=lambda change: "-".join(f"{name}={value}" for name, value in change.items()),
 )
-def test_so_it_is_with_every_switch(small, tmp_path, monkeypatch, change):
+def test_resuming_works_with_every_switch(small, tmp_path, monkeypatch, change):
     config = small.replace(**change)
     train(config, tmp_path / "whole")
     stopped_and_resumed(config, tmp_path / "run", monkeypatch, 6, 1)
     assert_same_runs(tmp_path / "whole", tmp_path / "run")
 
 
-def test_every_generator_goes_on_where_it_was(small, tmp_path, monkeypatch):
+def test_every_generator_continues_where_it_stopped(small, tmp_path, monkeypatch):
     class Draws(torch.nn.Module):
         """A loss with random numbers of three kinds."""
 
         def forward(self, z, labels):
             return (z * torch.randn_like(z)).sum() * random.random() * np.random.rand()
 
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # who checks types draws numbers, too
+    monkeypatch.setattr(
+        jaxtyping.config, "jaxtyping_disable", True
+    )  # the type checker draws random numbers too
     monkeypatch.setitem(LOSSES, "draws", Draws)
     config = small.replace(loss="draws")
     train(config, tmp_path / "whole")
-    random.seed(1), np.random.seed(1), torch.manual_seed(1)  # whatever they were
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)  # other states than before
     stopped_and_resumed(config, tmp_path / "run", monkeypatch, 3, 4)
     assert_same_runs(tmp_path / "whole", tmp_path / "run")
 
 
-def test_no_image_before_the_place_is_read_and_no_division_made_again(small, tmp_path, monkeypatch):
+def test_resuming_reads_no_earlier_image_and_repeats_no_division(small, tmp_path, monkeypatch):
     config = small.replace(epochs=2)
     with pytest.raises(Stopped), monkeypatch.context() as patch:
         train(config, tmp_path / "run", stop=StopAt(patch, 7))
@@ -156,11 +158,11 @@ def test_no_image_before_the_place_is_read_and_no_division_made_again(small, tmp
     assert record["images_per_s"] == pytest.approx(48 / record["seconds"]["train"])
 
 
-def test_a_run_killed_thirty_times_ends_as_one_that_never_was(tiny, tmp_path):
-    """At forced places and at random times, each time with SIGKILL."""
+def test_a_run_killed_thirty_times_ends_like_one_that_was_not(tiny, tmp_path):
+    """SIGKILL at chosen places and at random times."""
     config = tiny.replace(
         k_max=4,
-        epochs=16,  # enough for every life to find what it is killed in
+        epochs=16,  # enough for every process to reach the place where it is killed
         divide_every=2,
         augmentation="geom+color",
         nmi=False,
@@ -197,7 +199,7 @@ def test_a_damaged_last_checkpoint_costs_some_steps_and_nothing_else(small, tmp_
 
 
 def test_a_state_that_is_not_finite_is_never_saved(small, tmp_path, monkeypatch):
-    """On a GPU losses are looked at only where that is free; a checkpoint is such a place."""
+    """On a GPU losses are read only where that costs nothing, for example at a checkpoint."""
     from divconq.training.nan_guard import NaNGuard
 
     class Fails(torch.nn.Module):
@@ -221,7 +223,7 @@ def test_a_state_that_is_not_finite_is_never_saved(small, tmp_path, monkeypatch)
 
 
 def test_a_best_epoch_that_was_only_in_memory_is_not_lost(small, tmp_path, monkeypatch):
-    """The best epoch waits for the next checkpoint; a run killed before that goes on from an older one."""
+    """The best epoch is written with the next checkpoint; a run killed before it resumes from an older one."""
     scores = iter([0.1, 0.9, 0.5, 0.9, 0.5])
 
     def scored(job, train):
@@ -269,7 +271,7 @@ def flags(config, **changes):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_a_real_process_saves_and_says_how_to_go_on(tiny, tmp_path, number, capsys):
+def test_a_signal_to_a_real_process_saves_and_says_how_to_continue(tiny, tmp_path, number, capsys):
     out = tmp_path / "my run"
     command = [sys.executable, "-m", "divconq", "train", "--out", str(out), *flags(tiny, epochs=10_000)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -290,7 +292,7 @@ def test_a_signal_to_a_real_process_saves_and_says_how_to_go_on(tiny, tmp_path, 
     assert_same_runs(tmp_path / "whole", out)
 
 
-def test_the_first_signal_is_noted_and_the_second_stops_at_once():
+def test_the_first_signal_is_stored_and_the_second_stops_at_once():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with StopSignals() as stop:
         stop.patient = True
@@ -303,7 +305,7 @@ def test_the_first_signal_is_noted_and_the_second_stops_at_once():
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_before_training_begins_a_signal_stops_at_once_and_handlers_come_back():
+def test_before_training_a_signal_stops_at_once_and_handlers_are_restored():
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt) as stopped, StopSignals():
         signal.raise_signal(signal.SIGTERM)
@@ -349,7 +351,7 @@ def test_a_signal_in_the_evaluation_stops_at_the_end_of_the_epoch(small, tmp_pat
 @pytest.mark.parametrize(
     ("owner", "name", "number"), [(torch, "save", 3), (os, "fsync", 9), (os, "fsync", 10), (Run, "log", 1)]
 )
-def test_a_full_disk_ends_the_run_and_space_lets_it_go_on(
+def test_a_full_disk_ends_the_run_and_it_resumes_with_space(
     tiny, tmp_path, capsys, monkeypatch, owner, name, number
 ):
     out, arguments = tmp_path / "run", flags(tiny, epochs=3)
@@ -377,11 +379,11 @@ def test_a_full_disk_ends_the_run_and_space_lets_it_go_on(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("loss", ["margin", "MultiSimilarityLoss"])
-def test_a_gpu_goes_on_in_the_middle_of_an_epoch(tmp_path, monkeypatch, loss):
-    """With captured graphs, in bf16: the losses after the stop are those of a run without, but for rounding.
+def test_a_gpu_resumes_in_the_middle_of_an_epoch(tmp_path, monkeypatch, loss):
+    """With captured graphs in bf16, the losses after the stop equal those of an uninterrupted run up to rounding.
 
-    The margin loss draws negatives and dropout draws units, both inside the graph: with other random numbers
-    the losses would be others by much more. Twice the same run tells how much rounding is.
+    The margin loss draws negatives and dropout draws units inside the graph; other random numbers would change the
+    losses much more. A repeated run measures the rounding.
     """
     torch.compiler.reset()
     config = preset("demo").replace(loss=loss, epochs=2, divide_every=1, k_max=2, dropout=0.2, lr=1e-4,

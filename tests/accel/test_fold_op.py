@@ -24,17 +24,17 @@ def inputs(shape=(4, 3, 3, 3), *, biased=True, layout=torch.contiguous_format, d
 
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_its_gradients_are_right(biased, layout):
+def test_gradients_are_right(biased, layout):
     given = inputs(biased=biased, layout=layout)
     assert torch.autograd.gradcheck(lambda *x: fold(*x, torch.float64), given)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_compiler_may_take_it_as_it_says(dtype):
+def test_the_operation_passes_the_checks_of_torch_library(dtype):
     torch.library.opcheck(fold, (*inputs(layout=torch.channels_last, dtype=torch.float32), dtype))
 
 
-def test_what_it_gives_lies_in_memory_as_the_weights_do():
+def test_outputs_have_the_memory_layout_of_the_weights():
     weight, *rest = inputs(layout=torch.channels_last)
     folded, bias = fold(weight, *rest, torch.bfloat16)
     assert folded.stride() == weight.stride()
@@ -45,7 +45,7 @@ def test_what_it_gives_lies_in_memory_as_the_weights_do():
     ("installed", "capability", "answer"),
     [(True, (9, 0), True), (False, (9, 0), False), (True, (6, 1), False)],
 )
-def test_a_gpu_without_triton_folds_as_a_cpu_does(monkeypatch, installed, capability, answer):
+def test_a_gpu_without_triton_uses_the_plain_form(monkeypatch, installed, capability, answer):
     room._has_triton.cache_clear()
     monkeypatch.setattr(room, "find_spec", lambda name: object() if installed else None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
@@ -75,7 +75,7 @@ for shape, layout, biased, dtype in itertools.product(shapes, layouts, (0, 1), (
 """
 
 
-def test_row_by_row_it_is_the_same():
+def test_the_triton_kernels_give_the_same_result():
     pytest.importorskip("triton")
     subprocess.run(
         [sys.executable, "-c", ROW_BY_ROW], check=True, env={**os.environ, "TRITON_INTERPRET": "1"}

@@ -33,7 +33,7 @@ def is_folded(network):
 
 
 class Forks(nn.Module):
-    """What the convolution gives is also used beside the BatchNorm."""
+    """A network that uses the output of the convolution outside the BatchNorm too."""
 
     def __init__(self):
         super().__init__()
@@ -66,7 +66,7 @@ class TwoNorms(Forks):
 
 
 class HidesTheMiddle(Forks):
-    """Something between the two that no module does."""
+    """An operation between the two that is not a module."""
 
     def forward(self, x):
         return self.bn(self.conv(x) * 2)
@@ -109,7 +109,7 @@ def test_values_and_gradients_are_those_of_the_two_layers(settings, activation):
     [
         ("resnet18", 20, 0),
         ("resnet50d", 55, 0),
-        ("tf_efficientnet_lite0", 44, 5),  # five convolutions pad by themselves
+        ("tf_efficientnet_lite0", 44, 5),  # five convolutions have their own padding
         ("mobilenetv3_small_100", 34, 0),
     ],
 )
@@ -160,8 +160,8 @@ def test_batchnorm_with_an_activation_and_a_drop_inside():
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("fresh", [True, False], ids=["fresh", "trained"])
-def test_what_cannot_be_folded_is_left_alone(network, fresh):
-    """Not even where BatchNorm does next to nothing yet, so that the output would not tell."""
+def test_other_pairs_are_not_folded(network, fresh):
+    """Also with fresh BatchNorm, which hardly changes its input, so that the output would not show it."""
     network = copy.deepcopy(network).double().eval()
     network = network if fresh else randomise(network)
     x = random(1, 3, 8, 8)
@@ -171,7 +171,7 @@ def test_what_cannot_be_folded_is_left_alone(network, fresh):
     assert torch.equal(network(x), before)
 
 
-def test_beside_a_layer_that_forks_the_others_are_folded():
+def test_layers_next_to_a_fork_are_folded():
     network = randomise(nn.Sequential(nn.Conv2d(3, 3, 3), nn.BatchNorm2d(3), Forks()))
     x = random(1, 3, 9, 9)
     before = network(x)
@@ -181,7 +181,7 @@ def test_beside_a_layer_that_forks_the_others_are_folded():
 
 def test_an_output_that_changes_unfolds_all():
     network = randomise(nn.Sequential(conv_and_norm(), nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8)))
-    network[1].register_forward_hook(lambda module, inputs, output: 2 * output)  # then comes after BatchNorm
+    network[1].register_forward_hook(lambda module, inputs, output: 2 * output)  # now runs after BatchNorm
     x = random(1, 4, 9, 9)
     before = network(x)
     assert fold_batchnorm_(network, x) == 0
@@ -251,7 +251,7 @@ def test_training_takes_the_same_steps():
 @pytest.mark.parametrize("freeze", [True, False])
 def test_a_run_folds_batchnorm_only_while_it_is_frozen(tiny, freeze, monkeypatch):
     monkeypatch.setattr(job, "_compiles", lambda config, device: True)
-    monkeypatch.setattr(job, "fast_features", see_features)  # that needs a GPU
+    monkeypatch.setattr(job, "fast_features", see_features)  # the real one needs a GPU
     made = job.prepare(tiny.replace(backbone="resnet18", freeze_batchnorm=freeze))
     assert made.fast
     assert is_folded(made.model) is freeze

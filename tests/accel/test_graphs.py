@@ -15,12 +15,12 @@ def inputs(seed, *shape):
 
 
 def replays(function, calls, *shape):
-    """What it returns from call to call, kept."""
+    """Return copies of the outputs of several calls."""
     return [tuple(x.clone() for x in function(inputs(i, *shape))) for i in range(calls)]
 
 
 def works_as_before():
-    """Random numbers and new captures, after one that failed."""
+    """Check random numbers and new captures after a failed one."""
     assert torch.cuda.get_sync_debug_mode() == 0
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
     a, b = torch.rand(8, device=DEVICE), torch.rand(8, device=DEVICE)
@@ -29,7 +29,7 @@ def works_as_before():
     assert len({tuple(x.tolist()) for (x,) in drawn}) == 5
 
 
-def test_the_plain_form_takes_over_for_good_and_says_so_once():
+def test_the_plain_form_takes_over_and_warns_once():
     calls = []
 
     def fast(x):
@@ -47,7 +47,7 @@ def test_the_plain_form_takes_over_for_good_and_says_so_once():
 
 
 @pytest.mark.gpu
-def test_calls_give_what_the_function_gives():
+def test_calls_return_the_outputs_of_the_function():
     def function(x):
         return x @ x.T, x.sum() + 1
 
@@ -60,13 +60,13 @@ def test_calls_give_what_the_function_gives():
 
 
 @pytest.mark.gpu
-def test_inputs_may_be_thrown_away():
+def test_inputs_may_be_freed():
     captured = Captured(lambda x: (x * 2,), DEVICE)
     for i in range(8):
         x = torch.full((1000,), float(i), device=DEVICE)
         (y,) = captured(x)
         del x
-        torch.full((1000,), -1.0, device=DEVICE)  # in its place
+        torch.full((1000,), -1.0, device=DEVICE)  # reuses the memory
         assert y.eq(2 * i).all()
 
 
@@ -107,7 +107,7 @@ def test_random_numbers_differ_and_follow_the_seed():
 
 
 @pytest.mark.gpu
-def test_a_function_that_reads_is_found_out_before_it_is_captured():
+def test_a_function_that_reads_from_the_device_is_detected_before_the_capture():
     def reads(x):
         return (x * x.sum().item() + torch.rand_like(x),)
 
@@ -138,7 +138,7 @@ def test_a_capture_that_fails_leaves_nothing_behind():
 
 
 @pytest.mark.gpu
-def test_another_thread_may_pin_memory_meanwhile():
+def test_another_thread_may_pin_memory_during_a_capture():
     stop = threading.Event()
 
     def pin():

@@ -1079,7 +1079,7 @@ GROUPS: Mapping[str, Sequence[Refusal]] = {
 UNLISTED = {
     "__init__.py: __getattr__": "Python's own words for a name that a module does not have",
     "analysis/run_record.py: _read_division": "listed by read_run as what is missing of a run",
-    "checkpoints.py: _write_archive": "what the system says of a full disk",
+    "runs/checkpoints.py: _write_archive": "what the system says of a full disk",
     "data/workers.py: work_on": "what the system said in another process, in its words",
     "distributed/first_process.py: _raise_on_all": "what another process said, in its words",
     "stopping.py: StopSignals._note": "Ctrl-C or SIGTERM, which is not an error",

@@ -34,7 +34,7 @@ SIZES = [(10,) * 8, (2,) * 40, (1, 2, 3, 50, 9, 1), (60, 2, 2)]
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-def test_scores_are_what_plain_loops_find(sizes):
+def test_scores_equal_those_of_plain_loops(sizes):
     labels = sizes_to_labels(*sizes)
     x = embeddings(labels)
     assert retrieval_scores(x, labels) == pytest.approx(scores_by_hand(x, labels), abs=1e-12)
@@ -52,7 +52,7 @@ def test_recall_at_1_alone_is_the_same_with_and_without_cameras(sizes):
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-def test_a_gallery_is_searched_as_plain_loops_do(sizes):
+def test_a_gallery_is_searched_like_in_plain_loops(sizes):
     """Some query classes are not in the gallery, and some gallery classes have no query."""
     labels = sizes_to_labels(*sizes)
     labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))]
@@ -81,7 +81,7 @@ def test_scores_are_those_of_pytorch_metric_learning(sizes, with_gallery):
     assert ours_in_order == pytest.approx([theirs[measure] for measure in measures], abs=1e-6)
 
 
-def test_marp_divides_by_the_hits_and_map_by_all_there_are():
+def test_marp_divides_by_the_hits_and_map_by_all_positives():
     """The query 0 finds: hit, miss, hit, miss; of its R = 3 images, two are in the first three."""
     gallery = torch.tensor([[1.0], [2.0], [3.0], [4.0], [5.0]])
     scores = retrieval_scores(
@@ -161,7 +161,7 @@ def seen_by_cameras(draw):
 
 @given(seen_by_cameras())
 @settings(max_examples=150, deadline=None)
-def test_images_by_the_same_camera_are_dropped_as_plain_loops_do(case):
+def test_images_by_the_same_camera_are_removed_like_in_plain_loops(case):
     arguments, cameras = case
     expected = scores_by_hand(*arguments, **cameras)
     if not expected["queries"]:
@@ -188,7 +188,7 @@ def test_cameras_in_every_block(with_gallery, monkeypatch):
     assert ours["map@r"] != retrieval_scores(*arguments)["map@r"]
 
 
-def test_a_camera_of_its_own_for_every_image_drops_nothing():
+def test_a_different_camera_for_every_image_removes_nothing():
     labels = sizes_to_labels(*SIZES[2])
     x = embeddings(labels)
     own = torch.arange(len(x)) - 3
@@ -282,7 +282,7 @@ def nmi_by_hand(a, b):
     return 2 * (both - entropy(pairs)) / both
 
 
-def test_nmi_takes_as_many_iterations_as_asked(monkeypatch):
+def test_nmi_uses_the_given_number_of_iterations(monkeypatch):
     asked = []
     monkeypatch.setattr(
         METRIC_FUNCTIONS,

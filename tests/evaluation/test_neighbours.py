@@ -52,7 +52,7 @@ def nearest_by_hand(query, gallery, k, exclude=None):
 @pytest.mark.parametrize(
     ("q", "g", "d", "k"), [(1, 1, 1, 1), (20, 30, 5, 7), (70, 50, 3, 50), (65, 90, 16, 1)]
 )
-def test_finds_what_a_sort_finds(q, g, d, k):
+def test_neighbours_equal_those_of_a_sort(q, g, d, k):
     query, gallery = random_points(q, d, 0), random_points(g, d, 1)
     assert torch.equal(all_nearest(query, gallery, k), nearest_by_hand(query, gallery, k))
 
@@ -102,7 +102,7 @@ def test_ranks_by_euclidean_distance_not_by_product():
 @pytest.mark.parametrize("small", [False, True])
 @pytest.mark.parametrize("copies", [2, 7, 60])
 def test_equal_images_are_found_in_order(copies, small, monkeypatch):
-    """Unit vectors, whose products are rounded: equal images must tie wherever in a block they lie."""
+    """Products of unit vectors are rounded; equal images must tie at every place of a block."""
     if small:
         monkeypatch.setattr(MODULE, "COLUMNS", 64)
     k, distinct = 40, 37
@@ -142,7 +142,7 @@ def all_scores(query, gallery):
     return scores[:, : len(gallery)].clone()
 
 
-def test_scores_are_the_same_bits_whatever_is_beside_them():
+def test_scores_do_not_depend_on_the_other_rows():
     query, gallery = random_points(ROWS + 9, 33, 0), random_points(COLUMNS + 77, 33, 1)
     whole = all_scores(query, gallery)
     assert torch.equal(whole[:ROWS], all_scores(query[:ROWS], gallery))
@@ -245,7 +245,7 @@ def test_other_floats_are_converted(dtype):
     assert torch.equal(all_nearest(x, x, 3), all_nearest(x.float(), x.float(), 3))
 
 
-def test_autocast_does_not_reach_inside():
+def test_autocast_has_no_effect():
     x = random_points(200, 64, 0)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = all_nearest(x, x, 50)

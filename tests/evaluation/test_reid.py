@@ -35,7 +35,7 @@ def by_hand(x, labels, draws, seed, ks):
 
 @pytest.mark.parametrize("sizes", [(4,) * 10, (2, 1, 7, 3, 1, 12), (2, 2)])
 @pytest.mark.parametrize("seed", [0, 5])
-def test_recalls_are_what_plain_loops_find(sizes, seed):
+def test_recalls_equal_those_of_plain_loops(sizes, seed):
     x, labels = vehicles(sizes)
     ks = (1, 2)
     ours = one_gallery_image(x, labels, draws=3, seed=seed, ks=ks)
@@ -50,7 +50,7 @@ def test_the_mean_is_over_different_draws():
     assert one_gallery_image(x, labels, draws=4) != one_gallery_image(x, labels, draws=1)
 
 
-def test_every_image_is_as_likely_to_be_drawn():
+def test_all_images_are_equally_likely():
     labels = torch.tensor([8, 1, 8, 1, 8, 1, 3])
     generator = torch.Generator().manual_seed(0)
     times = torch.zeros(len(labels))

@@ -19,7 +19,7 @@ def precision_at_k(ranking, k):
 
 @pytest.fixture
 def searched():
-    """The query 0 finds hit, miss, hit; 1 finds miss, hit, hit; and so on, on a line."""
+    """Four images on a line, three of them of one class."""
     return torch.tensor([[0.0], [1.0], [1.9], [2.7]]), torch.tensor([0, 0, 1, 0])
 
 

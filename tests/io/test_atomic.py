@@ -19,7 +19,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_file_and_folder_are_on_disk_before_it_returns(tmp_path, monkeypatch):
+def test_file_and_folder_are_synced_before_it_returns(tmp_path, monkeypatch):
     path, synced = tmp_path / "file", []
     fsync = os.fsync
 
@@ -33,7 +33,7 @@ def test_file_and_folder_are_on_disk_before_it_returns(tmp_path, monkeypatch):
     assert synced == [("file", False), ("folder", True)]
 
 
-def test_only_what_was_not_finished_is_removed(tmp_path):
+def test_only_unfinished_files_are_removed(tmp_path):
     mine = tmp_path / ".mine"
     mine.write_text("keep")
     temporary_name(tmp_path / "file").write_text("half")

@@ -1,7 +1,7 @@
-"""The losses as plain loops, and batches full of duplicates and ties to compare them on.
+"""The losses as plain loops, and batches with many duplicates and ties to compare them on.
 
-The coordinates are multiples of 2^-12, so that squared distances and dot products are exact in float64
-however they are summed, and two equal distances are equal to the last bit.
+The coordinates are multiples of 2^-12, so squared distances and dot products are exact in float64 in any order of
+summation, and equal distances are equal to the last bit.
 """
 
 import itertools
@@ -75,7 +75,7 @@ def log_weight(r, dim):
 
 
 def slow_draw(d, u, dim, cutoff):
-    """The number of the candidate that the inverse of the cumulative weights gives for ``u``, or None.
+    """Return the candidate at ``u`` of the cumulative weights, or None without candidates.
 
     ``d`` maps each negative to its distance.
     """
@@ -93,9 +93,9 @@ def slow_draw(d, u, dim, cutoff):
 
 
 def slow_draws_without_replacement(d, u, dim, cutoff, count):
-    """``count`` candidates without replacement, None where there are no more; ``u`` has a number for each.
+    """Return ``count`` candidates without replacement, padded with None; ``u`` has a number for each.
 
-    Which is first: the one whose exponential waiting time, -log(u) / weight, is over first.
+    The first candidate is the one with the shortest exponential waiting time -log(u) / weight.
     """
     waits = {n: math.log(-math.log(u[n])) - log_weight(d[n], dim) for n in d if d[n] < cutoff}
     return [*sorted(waits, key=waits.get), *[None] * count][:count]

@@ -104,7 +104,7 @@ def test_sizes_that_are_optional_are_left_to_the_user():
 
 
 @pytest.mark.parametrize("miner", MINERS)
-def test_a_miner_chooses_what_the_loss_sees(miner):
+def test_a_miner_selects_the_pairs_of_the_loss(miner):
     from pytorch_metric_learning import losses, miners
 
     arguments = {"num_classes": 4, "dim": 8, "miner": miner, "miner_arguments": MINERS[miner]}
@@ -144,12 +144,12 @@ def test_a_mined_loss_keeps_the_parameters_of_its_loss():
         ("N-Pairs", NPairsLoss),
     ],
 )
-def test_our_names(name, kind):
+def test_names_of_built_in_losses(name, kind):
     assert type(make_loss(name, num_classes=4, dim=8)) is kind
     assert set(LOSSES.values()) == {MarginLoss, TripletLoss, SoftTripletLoss, NPairsLoss}
 
 
-def test_our_arguments():
+def test_arguments_of_built_in_losses():
     fixed = make_loss("margin", {"alpha": 0.1, "beta": 1}, num_classes=4, dim=8)
     learned = make_loss("margin", {"beta": 1.5, "learn_beta": True}, num_classes=4, dim=8)
     assert (fixed.alpha, fixed.beta, list(fixed.parameters())) == (0.1, 1, [])
@@ -243,7 +243,7 @@ UNSUITABLE = "so it cannot be chosen by name; choose a loss that takes embedding
         ("base_loss_wrapper", {}, "there is no loss 'base_loss_wrapper'"),
     ],
 )
-def test_what_a_wrong_loss_is_told(name, arguments, message):
+def test_messages_for_a_wrong_loss(name, arguments, message):
     with pytest.raises(ValueError) as error:  # noqa: PT011, the whole message is compared
         make_loss(name, arguments, num_classes=4, dim=8)
     assert str(error.value).startswith(message)
@@ -301,7 +301,7 @@ def test_what_a_wrong_loss_is_told(name, arguments, message):
         ),
     ],
 )
-def test_what_a_wrong_miner_is_told(loss, miner, arguments, message):
+def test_messages_for_a_wrong_miner(loss, miner, arguments, message):
     with pytest.raises(ValueError) as error:  # noqa: PT011, the whole message is compared
         make_loss(loss, num_classes=4, dim=8, miner=miner, miner_arguments=arguments)
     assert str(error.value).startswith(message)

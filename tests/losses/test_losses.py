@@ -43,7 +43,7 @@ def test_margin_is_the_loop(batch):
 @pytest.mark.parametrize("equal_pairs", [False, True])
 @given(batch=batches())
 @many
-def test_margin_of_pairs_drawn_otherwise_is_the_loop(batch, without_replacement, equal_pairs):
+def test_margin_with_its_switches_is_the_loop(batch, without_replacement, equal_pairs):
     x, labels = batch
     uniform = random_uniform(len(x), len(x))
     loss = MarginLoss(without_replacement=without_replacement, equal_pairs=equal_pairs)
@@ -213,7 +213,7 @@ class NoHost(TorchDispatchMode):
 
 
 def step_without_values(make):
-    """Forward and backward on tensors that have shapes but no numbers: nothing can look at one."""
+    """Run forward and backward on tensors with shapes but without values."""
     with FakeTensorMode():
         loss = make()
         x = torch.empty(8, 16, requires_grad=True)
@@ -224,7 +224,7 @@ def step_without_values(make):
 
 
 @each_loss
-def test_no_loss_ever_looks_at_a_number(make):
+def test_no_loss_reads_a_value_from_the_device(make):
     assert all(grad is not None for grad in step_without_values(make))
 
 
@@ -240,7 +240,7 @@ def test_no_loss_ever_looks_at_a_number(make):
     ],
     ids=["nonzero", "mask", "item", "if", "multinomial", "constant"],
 )
-def test_looking_at_a_number_would_be_noticed(peek):
+def test_reading_a_value_is_detected(peek):
     class Peek(torch.nn.Module):
         def forward(self, x, labels):
             return peek(x, labels)

@@ -33,7 +33,7 @@ def middle_of_the_weights(path):
     return content.index(torch.ones(8).numpy().tobytes())
 
 
-def test_checkpoints_come_back_and_the_last_two_are_kept(tmp_path):
+def test_checkpoints_are_read_back_and_the_last_two_are_kept(tmp_path):
     save(tmp_path, "best", state(2))
     for epoch in (1, 2, 3):
         save(tmp_path, "last", state(epoch))
@@ -55,7 +55,7 @@ def test_every_byte_is_checked(tmp_path):
     assert torch.equal(read(path)["w"], torch.arange(3.0))
 
 
-def test_torch_alone_would_not_have_noticed(tmp_path):
+def test_torch_alone_does_not_notice_the_damage(tmp_path):
     save(tmp_path, "last", {"w": torch.ones(100)})
     flip(tmp_path / "last.pt", middle_of_the_weights(tmp_path / "last.pt"))
     torch.load(tmp_path / "last.pt", weights_only=True)
@@ -76,7 +76,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_last_one_gives_way_to_the_one_before(tmp_path, damage):
+def test_a_damaged_last_checkpoint_is_replaced_by_the_previous_one(tmp_path, damage):
     for epoch in (0, 1):
         save(tmp_path, "last", {**state(epoch), "w": torch.ones(100)})
     DAMAGES[damage](tmp_path / "last.pt")
@@ -84,16 +84,16 @@ def test_a_damaged_last_one_gives_way_to_the_one_before(tmp_path, damage):
     with pytest.warns(UserWarning, match=r"last.pt.*; using the previous one, previous.pt") as said:
         assert load(tmp_path)["epoch"] == 0
     assert len(said) == 1
-    assert names(tmp_path) == before, "to read changes nothing"
+    assert names(tmp_path) == before, "reading changes nothing"
     with pytest.warns(UserWarning, match="using the previous one"):
         assert resume(tmp_path)["epoch"] == 0
-    assert names(tmp_path) == ["last.pt"], "it has taken the place of the damaged one"
+    assert names(tmp_path) == ["last.pt"], "it replaces the damaged one"
     save(tmp_path, "last", state(2))
     assert (read(tmp_path / "last.pt")["epoch"], read(tmp_path / "previous.pt")["epoch"]) == (2, 0)
 
 
 @pytest.mark.parametrize("damage", [name for name in DAMAGES if name != "gone"])
-def test_two_damaged_ones_are_a_clear_error_and_so_is_the_only_one(tmp_path, damage):
+def test_damaged_checkpoints_without_a_good_one_are_a_clear_error(tmp_path, damage):
     save(tmp_path, "last", {"w": torch.ones(100)})
     DAMAGES[damage](tmp_path / "last.pt")
     with pytest.raises(
@@ -109,7 +109,7 @@ def test_two_damaged_ones_are_a_clear_error_and_so_is_the_only_one(tmp_path, dam
         resume(tmp_path)
 
 
-def test_the_best_one_is_checked_as_well(tmp_path):
+def test_the_best_checkpoint_is_checked_too(tmp_path):
     with pytest.raises(ValueError, match=r"holds no best.pt"):
         load(tmp_path, "best")
     save(tmp_path, "best", {"w": torch.ones(100)})
@@ -147,13 +147,13 @@ def test_a_foreign_checkpoint_is_refused(tmp_path):
 
 
 class Killed(BaseException):
-    """In the place of SIGKILL: nothing but what is on disk is looked at afterwards."""
+    """Stands for SIGKILL: the test then looks only at the files on disk."""
 
 
 @pytest.mark.parametrize("links", [True, False])
 @pytest.mark.parametrize("repeated", [True, False])
-def test_a_crash_before_or_after_any_file_operation_leaves_a_good_one(tmp_path, monkeypatch, links, repeated):
-    """Each operation in turn is the last that is done; then the run goes on from what is there."""
+def test_a_crash_at_any_file_operation_leaves_a_good_checkpoint(tmp_path, monkeypatch, links, repeated):
+    """The run stops after each file operation in turn and resumes from the files."""
     real = {name: getattr(os, name) for name in ("replace", "link", "unlink", "fsync", "rename")}
     left = [0]
 
@@ -205,7 +205,7 @@ def test_a_crash_before_or_after_any_file_operation_leaves_a_good_one(tmp_path, 
     assert reached > 5
 
 
-def test_a_link_that_is_there_already_leaves_no_rubbish(tmp_path):
+def test_an_existing_link_leaves_no_temporary_file(tmp_path):
     save(tmp_path, "last", state(1))
     os.link(tmp_path / "last.pt", tmp_path / "previous.pt")  # killed between the two renames
     save(tmp_path, "last", state(2))
@@ -214,7 +214,7 @@ def test_a_link_that_is_there_already_leaves_no_rubbish(tmp_path):
 
 
 @pytest.mark.parametrize("room", [0, 100, 1000, 50_000, 400_000])
-def test_a_full_disk_leaves_the_old_ones_and_no_rubbish(tmp_path, room):
+def test_a_full_disk_leaves_the_old_checkpoints_and_no_temporary_file(tmp_path, room):
     for epoch in (1, 2):
         save(tmp_path, "last", state(epoch))
     limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
@@ -231,7 +231,7 @@ def test_a_full_disk_leaves_the_old_ones_and_no_rubbish(tmp_path, room):
     assert (load(tmp_path)["epoch"], read(tmp_path / "previous.pt")["epoch"]) == (2, 1)
 
 
-def test_checkpoints_are_minutes_apart_and_belong_together(tmp_path):
+def test_checkpoints_are_written_every_few_minutes_and_fit_together(tmp_path):
     kept = Checkpoints(tmp_path, minutes=10)
     at = state(1)
     assert not kept.step()
@@ -241,19 +241,19 @@ def test_checkpoints_are_minutes_apart_and_belong_together(tmp_path):
     assert "optimizer" not in load(tmp_path, "best")
 
     kept.offer({**at, "epoch": 2}, best=True, now=False)
-    at["model"]["w"] += 1  # training goes on
+    at["model"]["w"] += 1  # training continues
     kept.offer({**at, "epoch": 3}, best=False, now=False)
     kept.finish()
     assert load(tmp_path)["epoch"] == load(tmp_path, "best")["epoch"] == 1
 
     kept.offer({**at, "epoch": 4}, best=False, now=True)
-    at["model"]["w"] += 1  # and on, while the file is being written
+    at["model"]["w"] += 1  # also while the file is being written
     kept.finish()
     assert (load(tmp_path)["epoch"], load(tmp_path, "best")["epoch"]) == (4, 2)
     assert (load(tmp_path)["model"]["w"][0], load(tmp_path, "best")["model"]["w"][0]) == (2, 1)
 
 
-def test_the_best_epoch_is_on_disk_before_a_later_last_one(tmp_path, monkeypatch):
+def test_the_best_epoch_is_written_before_a_later_last_checkpoint(tmp_path, monkeypatch):
     kept, order = Checkpoints(tmp_path, minutes=10), []
     monkeypatch.setattr(checkpoints, "save", lambda folder, which, at: order.append((which, at["epoch"])))
     kept.offer(state(1), best=False, now=False)
@@ -264,7 +264,7 @@ def test_the_best_epoch_is_on_disk_before_a_later_last_one(tmp_path, monkeypatch
     assert order == [("last", 1), ("best", 2), ("last", 2), ("last", 2)]
 
 
-def test_checkpoints_are_steps_apart_or_minutes_whichever_is_sooner(tmp_path, monkeypatch):
+def test_steps_or_minutes_make_a_checkpoint_due_whichever_come_first(tmp_path, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(checkpoints.time, "monotonic", lambda: now[0])
     kept = Checkpoints(tmp_path, minutes=1, steps=3)
@@ -277,7 +277,7 @@ def test_checkpoints_are_steps_apart_or_minutes_whichever_is_sooner(tmp_path, mo
     assert not kept.step()
 
 
-def test_checkpoints_without_a_pause_are_all_written(tmp_path):
+def test_with_zero_minutes_every_checkpoint_is_written(tmp_path):
     kept = Checkpoints(tmp_path, minutes=0)
     for epoch in (1, 2):
         assert kept.step()
@@ -287,7 +287,7 @@ def test_checkpoints_without_a_pause_are_all_written(tmp_path):
 
 
 @pytest.mark.parametrize("notice", ["step", "write", "finish"])
-def test_what_could_not_be_written_is_said_by_the_next_call(tmp_path, monkeypatch, notice):
+def test_the_next_call_raises_the_error_of_a_failed_write(tmp_path, monkeypatch, notice):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -301,7 +301,7 @@ def test_what_could_not_be_written_is_said_by_the_next_call(tmp_path, monkeypatc
         calls[notice]()
 
 
-def test_training_goes_on_while_a_file_is_written(tmp_path, monkeypatch):
+def test_training_continues_while_a_file_is_written(tmp_path, monkeypatch):
     begun, gate, saved = threading.Event(), threading.Event(), []
 
     def slow(folder, which, at):

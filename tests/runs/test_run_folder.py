@@ -16,7 +16,7 @@ def run(tmp_path):
     return Run.create(tmp_path / "run", Config.of(backbone="small", pretrained=False, dim=8))
 
 
-def test_a_folder_that_exists_is_refused_and_left_alone(tmp_path):
+def test_an_existing_folder_is_refused_and_not_changed(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.txt").write_text("keep")
     with pytest.raises(
@@ -26,7 +26,7 @@ def test_a_folder_that_exists_is_refused_and_left_alone(tmp_path):
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["mine.txt"]
 
 
-def test_open_gives_the_config_back(run):
+def test_open_returns_the_config(run):
     assert Run.open(run.folder).config == run.config
 
 
@@ -35,7 +35,7 @@ def test_a_folder_without_config_is_not_a_run(tmp_path):
         Run.open(tmp_path)
 
 
-def test_the_log_is_one_object_an_epoch_and_can_be_rewound(run):
+def test_the_log_has_one_object_per_epoch_and_can_be_rewound(run):
     for epoch in (1, 2, 3):
         run.log({"epoch": epoch, "loss": 1 / epoch})
     with (run.folder / "metrics.jsonl").open("a") as file:
@@ -47,7 +47,7 @@ def test_the_log_is_one_object_an_epoch_and_can_be_rewound(run):
     assert Run.open(run.folder).config.optimisation.epochs == 9
 
 
-def test_divisions_after_the_place_it_goes_on_from_are_forgotten_and_so_is_what_was_half_written(run):
+def test_rewind_removes_later_divisions_and_unfinished_files(run):
     for epoch in (1, 2, 3):
         run.save_division(epoch, torch.zeros(4, dtype=torch.int64), Masks(8, 2))
     leftovers = [run.folder / ".last.pt.17.tmp", run.folder / "divisions" / ".epoch_0004.safetensors.17.tmp"]
@@ -59,8 +59,8 @@ def test_divisions_after_the_place_it_goes_on_from_are_forgotten_and_so_is_what_
     assert not any(file.exists() for file in leftovers)
 
 
-def test_a_run_without_a_checkpoint_starts_from_its_beginning_if_nothing_is_lost_by_it(run):
-    run.log({"epoch": 1})  # killed before its first checkpoint was there
+def test_a_run_without_a_checkpoint_starts_again_if_at_most_one_epoch_is_lost(run):
+    run.log({"epoch": 1})  # killed before its first checkpoint was written
     with pytest.warns(UserWarning, match="holds no checkpoint yet; training starts from the beginning"):
         assert run.resume() is None
     run.log({"epoch": 2})

@@ -76,14 +76,9 @@ def retrieval_scores(
     if gallery is None or gallery_labels is None:
         gallery, gallery_labels, gallery_cameras = query, query_labels, query_cameras
     query_labels, gallery_labels = query_labels.to(query.device), gallery_labels.to(query.device)
-    exclude, marks = None, None  # each query may not find itself, or no image with its mark
-    if query_cameras is not None and gallery_cameras is not None:
-        exclude, marks = _pairs(query_labels, query_cameras, gallery_labels, gallery_cameras)
-    elif alone:
-        exclude = torch.arange(len(query), device=query.device)
-    positives = occurrences(query_labels, gallery_labels)
-    if exclude is not None:
-        positives -= 1 if marks is None else occurrences(exclude, marks)
+    exclude, marks, positives = _exclusions(
+        query_labels, gallery_labels, query_cameras, gallery_cameras, alone=alone
+    )
     counted = (positives > 0).nonzero().flatten()
     if len(counted) == 0:
         raise ValueError(
@@ -119,15 +114,11 @@ def recall_at_1(
     >>> recall_at_1(torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([3, 3, 8]))
     1.0
     """
-    labels, marks = labels.to(x.device), None
-    exclude = torch.arange(len(x), device=x.device)
-    if cameras is not None:
-        exclude, marks = _pairs(labels, cameras, labels, cameras)
-    hidden = 1 if marks is None else occurrences(exclude, marks)
-    counted = occurrences(labels, labels) > hidden
+    labels = labels.to(x.device)
+    exclude, marks, positives = _exclusions(labels, labels, cameras, cameras, alone=True)
     found = torch.cat([neighbours[:, 0] for neighbours in nearest(x, x, 1, exclude=exclude, marks=marks)])
     hits = (labels[found] == labels) & (found >= 0)
-    return float(hits[counted].double().mean())
+    return float(hits[positives > 0].double().mean())
 
 
 def occurrences(values: Int64[Tensor, " q"], among: Int64[Tensor, " g"]) -> Int64[Tensor, " q"]:
@@ -141,6 +132,29 @@ def occurrences(values: Int64[Tensor, " q"], among: Int64[Tensor, " g"]) -> Int6
     names, counts = among.unique(return_counts=True)
     place = torch.searchsorted(names, values).clamp(max=len(names) - 1)
     return torch.where(names[place] == values, counts[place], 0)
+
+
+def _exclusions(
+    query_labels: Int64[Tensor, " q"],
+    gallery_labels: Int64[Tensor, " g"],
+    query_cameras: Int64[Tensor, " q"] | None,
+    gallery_cameras: Int64[Tensor, " g"] | None,
+    *,
+    alone: bool,
+) -> tuple[Int64[Tensor, " q"] | None, Int64[Tensor, " g"] | None, Int64[Tensor, " q"]]:
+    """Return ``exclude`` and ``marks`` for ``nearest``, and how many images of its class each query can find.
+
+    With cameras, a query excludes images of its class and camera; ``alone``, it excludes itself.
+    """
+    exclude, marks = None, None
+    if query_cameras is not None and gallery_cameras is not None:
+        exclude, marks = _pairs(query_labels, query_cameras, gallery_labels, gallery_cameras)
+    elif alone:
+        exclude = torch.arange(len(query_labels), device=query_labels.device)
+    positives = occurrences(query_labels, gallery_labels)
+    if exclude is not None:
+        positives -= 1 if marks is None else occurrences(exclude, marks)
+    return exclude, marks, positives
 
 
 def _pairs(
