@@ -30,7 +30,7 @@ MESSAGES = [
     ({"data": Path("photos")}, "data must be a string, got PosixPath"),
     ({"root": 3}, "root must be a path, got 3"),
     ({"loss_args": [1]}, "loss_args must be a table of names and values, got [1]"),
-    ({"mean": (0.5, 0.5)}, "mean must be a list of 3, got (0.5, 0.5)"),
+    ({"crop_scale": (0.5,)}, "crop_scale must be a list of 2, got (0.5,)"),
     ({"ks": 1}, "ks must be a list, got 1"),
     ({"ks": ("1",)}, "ks must be a whole number, got '1'"),
     ({"ks": ()}, "ks must be a list of at least one value, got none"),
@@ -49,7 +49,7 @@ MESSAGES = [
     ({"lr": 0.0}, "lr must be above 0, got 0.0"),
     ({"lr": NAN}, "lr must be a finite number, got nan"),
     ({"save_minutes": INF}, "save_minutes must be a finite number, got inf"),
-    ({"mean": (0.5, 0.5, NAN)}, "mean must be a finite number, got nan"),
+    ({"crop_scale": (0.5, NAN)}, "crop_scale must be a finite number, got nan"),
     ({"dropout": 1.0}, "dropout must be below 1, got 1.0"),
     ({"test_classes": 0.0}, "test_classes must be above 0, got 0.0"),
     ({"weight_decay": -1.0}, "weight_decay must be at least 0, got -1.0"),
@@ -130,7 +130,7 @@ def test_a_config_survives_its_file(name):
 def test_paths_tuples_and_arguments_survive_too(tmp_path):
     config = Config.of(
         root=tmp_path, backbone_weights=tmp_path / "w.safetensors", import_file=tmp_path / "m.py",
-        mean=(0.1, 0.2, 0.3), loss_args={"alpha": 2, "tags": "x", "number": "1e5"}, ks=(1, 5),
+        crop_scale=(0.1, 0.2), loss_args={"alpha": 2, "tags": "x", "number": "1e5"}, ks=(1, 5),
     )  # fmt: skip
     assert from_yaml(to_yaml(config)) == config
     assert yaml.safe_load(to_yaml(config))["evaluation"]["ks"] == [1, 5]
@@ -140,6 +140,15 @@ def test_paths_tuples_and_arguments_survive_too(tmp_path):
 def test_a_flat_file_of_an_older_version_is_read(name):
     old = yaml.safe_dump(plain_settings(PRESETS[name]))
     assert from_yaml(old) == PRESETS[name]
+
+
+def test_removed_settings_are_read_at_their_default_only():
+    settings = plain_settings(Config())
+    assert from_yaml(yaml.safe_dump({**settings, "mean": None, "std": None})) == Config()
+    with pytest.raises(
+        ValueError, match=r"the setting mean was removed and must be None, got \[1, 1, 1\]; write"
+    ):
+        from_yaml(yaml.safe_dump({**settings, "mean": [1, 1, 1]}))
 
 
 def test_arguments_of_the_margin_loss_are_translated():

@@ -180,7 +180,7 @@ def _colour(metadata: dict[str, str], name: str, default: RGB) -> RGB:
         red, green, blue = map(float, metadata[name].split(","))
     except ValueError:
         raise ValueError(
-            f"the file's {name} must be three numbers, got {metadata[name]!r}; give --{name} R G B"
+            f"the file's {name} must be three numbers, got {metadata[name]!r}; write it as R,G,B"
         ) from None
     return red, green, blue
 

@@ -1000,7 +1000,7 @@ TABLES = (
     Refusal("a word for a number", lambda: flag("lr", "small"), "give a number"),
     Refusal("a number for a word", lambda: flag("loss", "3"), "give a word"),
     Refusal("a number for a list", lambda: flag("ks", "1"), "write `[1, 2]`"),
-    Refusal("a list of another length", lambda: flag("mean", "[1, 2]"), "give as many"),
+    Refusal("a list of another length", lambda: flag("crop_scale", "[1]"), "give as many"),
     Refusal("`--set` without a value", lambda: parse_changes(["epochs"]), "write `--set epochs=30`"),
     Refusal("`--seeds` that are no numbers", lambda: parse_seeds("0,a"), "write `--seeds 0,1`"),
     Refusal("`--seeds` that the table does not have", lambda: reproduced("--seeds", "7")),

@@ -5,7 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from divconq.config.nested import PLACES, SECTIONS, Config
+from divconq.config.sections import SettingError
 from divconq.io.yaml_values import read_yaml, write_yaml
+
+# Settings of older versions that were removed: the only value that can still be read, and what replaces the others.
+REMOVED = {
+    "mean": (None, "write it into the metadata of the --backbone-weights file"),
+    "std": (None, "write it into the metadata of the --backbone-weights file"),
+}
 
 
 def to_yaml(config: Config) -> str:
@@ -63,12 +70,17 @@ def _flat(values: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def upgraded(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return flat settings of an older version under their present names.
+    """Return flat settings of an older version under their present names, without those that were removed.
 
     >>> upgraded({"loss": "margin", "loss_args": {"apart": True}})
     {'loss': 'margin', 'loss_args': {'without_replacement': True}}
     """
-    settings = dict(settings)
+    for name, (only, remedy) in REMOVED.items():
+        if settings.get(name, only) != only:
+            raise SettingError(
+                f"the setting {name} was removed and must be {only}, got {settings[name]!r}; {remedy}"
+            )
+    settings = {name: value for name, value in settings.items() if name not in REMOVED}
     if settings.get("loss", "margin") == "margin" and isinstance(settings.get("loss_args"), dict):
         renamed = {"apart": "without_replacement", "even": "equal_pairs"}
         arguments = settings["loss_args"]

@@ -74,7 +74,7 @@ class Config:
         for name, value in settings.items():
             if name not in PLACES:
                 hint = did_you_mean(name, PLACES) or "; divconq train --help lists all of them"
-                raise SettingError(f"unknown setting {name!r}{hint}")
+                raise ValueError(f"unknown setting {name!r}{hint}")
             section, item = PLACES[name]
             changes.setdefault(section, {})[item.name] = checked(item, value)
         return dataclasses.replace(

@@ -11,12 +11,11 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import Suppress, arg
 
-from divconq.io.yaml_values import Above, AtLeast, Below, PowerOfTwo, convert
+from divconq.io.yaml_values import Above, AtLeast, Below, NotEmpty, PowerOfTwo, convert
 
 Count = Annotated[int, AtLeast(0)]
 Positive = Annotated[int, AtLeast(1)]
 NonNegative = Annotated[float, AtLeast(0)]
-RGB = tuple[float, float, float]
 
 
 class SettingError(ValueError):
@@ -99,10 +98,6 @@ class ModelConfig(Section):
     """Dropout before the embedding layer."""
     freeze_batchnorm: bool = True
     """Keep the pretrained running statistics of BatchNorm."""
-    mean: RGB | None = None
-    """Colour mean of the images; None takes the backbone's own."""
-    std: RGB | None = None
-    """Colour standard deviation of the images; None takes the backbone's own."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +206,7 @@ class EvaluationConfig(Section):
 
     every: Annotated[int, AtLeast(1), arg(name="eval_every")] = 1
     """Epochs between evaluations; the last epoch is always evaluated."""
-    ks: tuple[Positive, ...] = (1, 2, 4, 8)
+    ks: Annotated[tuple[Positive, ...], NotEmpty()] = (1, 2, 4, 8)
     """The k of Recall@k."""
     nmi: bool = True
     """Also cluster the test images and report NMI."""

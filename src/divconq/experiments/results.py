@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from divconq import __version__
-from divconq.config import Config
+from divconq.config import Config, upgraded
 from divconq.experiments.table import NOT_OF_THE_RESULT, Row, Table
 from divconq.io.atomic import write_atomically
 
@@ -159,8 +159,9 @@ def read_result(path: Path) -> Result:
         values = json.loads(path.read_text())
         if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
             raise ValueError(f"its format is not {FORMAT!r}")
+        values["settings"] = upgraded(values["settings"])
         return Result(**values, file=path.name)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f"{path} is not the result of a run ({error}); remove it or copy it again"
         ) from error

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from divconq.checks import did_you_mean
-from divconq.config import PLACES, Config
+from divconq.config import PLACES, Config, upgraded
 from divconq.io.yaml_values import convert, read_yaml
 from divconq.presets import preset
 
@@ -170,7 +170,7 @@ def flags(where: str, given: object) -> dict[str, Any]:
             values[name] = convert(KINDS[name], value)
         except ValueError as error:
             raise ValueError(f"{where}: {name} must be {error}") from error
-    return values
+    return upgraded(values)
 
 
 def parse_changes(words: Sequence[str]) -> dict[str, Any]:

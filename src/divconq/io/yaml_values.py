@@ -104,6 +104,15 @@ class PowerOfTwo:
         return power_of_two_problem(value)
 
 
+@dataclass(frozen=True)
+class NotEmpty:
+    """A list of at least one value."""
+
+    def problem(self, value: Sequence[object]) -> str:
+        """Return what was wanted and what came, or "" if the value is allowed."""
+        return "" if value else "a list of at least one value, got none"
+
+
 def convert(kind: Any, value: object) -> Any:  # noqa: ANN401
     """Return a value as the type ``kind``, or raise a ValueError that ends a sentence "NAME must be ...".
 
@@ -119,7 +128,9 @@ def convert(kind: Any, value: object) -> Any:  # noqa: ANN401
     if origin is Annotated:
         made = convert(options[0], value)
         for extra in options[1:]:
-            if isinstance(extra, AtLeast | Above | Below | PowerOfTwo) and (problem := extra.problem(made)):
+            if isinstance(extra, AtLeast | Above | Below | PowerOfTwo | NotEmpty) and (
+                problem := extra.problem(made)
+            ):
                 raise ValueError(problem)
         return made
     if origin in (Union, UnionType):
@@ -151,8 +162,6 @@ def _plain(kind: type, value: object) -> object:
 def _tuple(options: Sequence[Any], value: object) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
         raise ValueError(f"a list, got {value!r}")
-    if not value:
-        raise ValueError("a list of at least one value, got none")
     kinds = [options[0]] * len(value) if options[-1] is Ellipsis else list(options)
     if len(kinds) != len(value):
         raise ValueError(f"a list of {len(kinds)}, got {value!r}")

@@ -103,8 +103,6 @@ def prepare(config: Config) -> Job:
         weights=config.model.backbone_weights,
         pooling=config.model.pooling,
         dropout=config.model.dropout,
-        mean=config.model.mean,
-        std=config.model.std,
         freeze_batchnorm=config.model.freeze_batchnorm,
     )
     if config.model.freeze_batchnorm and compiles:
