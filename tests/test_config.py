@@ -42,7 +42,7 @@ MESSAGES = [
     # ranges
     ({"k_max": 6}, "k_max must be a power of two, got 6; use 4 or 8"),
     ({"k_max": 0}, "k_max must be a power of two, got 0; use 1 or 2"),
-    ({"epochs": 0}, "epochs must be at least 1, got 0"),
+    ({"epochs": 0}, "epochs must be at least 1, got 0; the default is 120"),
     ({"batch": 1}, "batch must be at least 2, got 1"),
     ({"per_class": 1}, "per_class must be at least 2, got 1"),
     ({"finetune_from": -1}, "finetune_from must be at least 0, got -1"),
@@ -62,7 +62,10 @@ MESSAGES = [
     ({"batch": 81, "per_class": 2}, "batch must be a multiple of per_class = 2, got 81; use 80 or 82"),
     ({"batch": 2, "per_class": 4}, "batch must be a multiple of per_class = 4, got 2; use 4"),
     ({"resize": 200}, "resize must be at least image_size = 224, got 200"),
-    ({"val_groups": True}, "val_groups needs val_classes"),
+    (
+        {"val_groups": True},
+        "val_groups needs a number of classes to hold out: val_classes must be at least 1, got 0; use",
+    ),
 ]
 
 

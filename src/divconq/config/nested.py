@@ -111,10 +111,14 @@ class Config:
         k_max, dim = self.division.k_max, self.model.dim
         if data.val_groups and not data.val_classes:
             raise SettingError(
-                "val_groups needs val_classes, the number of classes to hold out: it must be at least 1, got 0"
+                "val_groups needs a number of classes to hold out: val_classes must be at least 1, got 0; "
+                "use for example --val-classes 10"
             )
         if data.resize < data.image_size:
-            raise SettingError(f"resize must be at least image_size = {data.image_size}, got {data.resize}")
+            raise SettingError(
+                f"resize must be at least image_size = {data.image_size}, got {data.resize}; raise --resize or lower "
+                "--image-size"
+            )
         if masks.kind == "fixed" and dim < k_max:
             raise SettingError(
                 f"with fixed masks dim must be at least k_max = {k_max}, got {dim}; raise --dim, lower --k-max or "

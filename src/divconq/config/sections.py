@@ -36,7 +36,9 @@ def checked(item: "dataclasses.Field[Any]", value: object) -> Any:  # noqa: ANN4
     try:
         return convert(item.type, value)
     except ValueError as error:
-        raise SettingError(f"{setting_name(item)} must be {error}") from None
+        known = item.default is not dataclasses.MISSING and ";" not in str(error)
+        hint = f"; the default is {item.default}" if known else ""
+        raise SettingError(f"{setting_name(item)} must be {error}{hint}") from None
 
 
 def setting_name(item: "dataclasses.Field[Any]") -> str:
