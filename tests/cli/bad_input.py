@@ -917,6 +917,9 @@ DIVISION = (
     Refusal(
         "partitions of other images", lambda: match(labels(8), labels(7), 2), "pass both of the same images"
     ),
+    Refusal(
+        "a number of clusters of no power of two, of `Partition`", lambda: Partition(torch.tensor([0, 2]), 3)
+    ),
     Refusal("labels that are no clusters", lambda: Partition(torch.tensor([0, 4]), 4)),
     Refusal("labels on a GPU", lambda: Partition(torch.zeros(2, dtype=torch.int64, device="meta"), 1)),
     Refusal("the parent of one cluster", lambda: Partition.whole(3).parent()),
@@ -1014,7 +1017,8 @@ TABLES = (
     Refusal("seeds of a table that are no list", lambda: of_table(more="seeds: 3"), "write `seeds: [0, 1]`"),
     Refusal("a baseline that is no row", lambda: of_table(more="baseline: plane")),
     Refusal("a metric that does not exist", lambda: of_table(more="metrics: [recall@3]"), "use one of them"),
-    Refusal("settings that do not go together", lambda: of_table("rows: {a: {flags: {k_max: 3}}}")),
+    Refusal("a setting of a row out of range", lambda: of_table("rows: {a: {flags: {k_max: 3}}}")),
+    Refusal("settings that do not go together", lambda: of_table("rows: {a: {flags: {batch: 82}}}")),
     Refusal("`--set` of what the rows differ in", lambda: reproduced("--set", "k_max=4")),
     Refusal("a loss of a row that does not exist", lambda: check_losses(plan(losses(), Path("results")))),
     Refusal(
@@ -1082,9 +1086,9 @@ UNLISTED = {
     "__init__.py: __getattr__": "Python's own words for a name that a module does not have",
     "analysis/runs.py: _read_division": "listed by read_run as what is missing of a run",
     "runs/checkpoints.py: _write_archive": "what the system says of a full disk",
-    "data/workers.py: work_on": "what the system said in another process, in its words",
-    "distributed.py: _raise_together": "what another process said, in its words",
-    "stopping.py: StopSignals._note": "Ctrl-C or SIGTERM, which is not an error",
+    "data/images/workers.py: work_on": "what the system said in another process, in its words",
+    "distributed/collectives.py: _raise_together": "what another process said, in its words",
+    "training/stop_signals.py: StopSignals._note": "Ctrl-C or SIGTERM, which is not an error",
     "train.py: halt": "the same",
     "cli/__init__.py: main": "ends silently when the reader of the output is gone",
     "cli/parsing.py: parse": "--version, which is not an error",
