@@ -94,7 +94,7 @@ def test_changes_reach_every_row_but_not_what_the_rows_differ_in():
         assert (config.optimisation.epochs, config.optimisation.lr, config.data.crop_scale) == (
             3,
             2e-5,
-            (0.0, 0.0, 0.5),
+            (0.0, 0.5),
         )
     with pytest.raises(ValueError, match="masks is what the rows of t differ in"):
         table.with_changes({"masks": "fixed"})
