@@ -30,7 +30,7 @@ MESSAGES = [
     ({"data": Path("photos")}, "data must be a string, got PosixPath"),
     ({"root": 3}, "root must be a path, got 3"),
     ({"loss_args": [1]}, "loss_args must be a table of names and values, got [1]"),
-    ({"mean": (0.5, 0.5)}, "mean must be a list of 3, got (0.5, 0.5)"),
+    ({"crop_scale": (0.5,)}, "crop_scale must be a list of 2, got (0.5,)"),
     ({"ks": 1}, "ks must be a list, got 1"),
     ({"ks": ("1",)}, "ks must be a whole number, got '1'"),
     ({"ks": ()}, "ks must be a list of at least one value, got none"),
@@ -42,14 +42,14 @@ MESSAGES = [
     # ranges
     ({"k_max": 6}, "k_max must be a power of two, got 6; use 4 or 8"),
     ({"k_max": 0}, "k_max must be a power of two, got 0; use 1 or 2"),
-    ({"epochs": 0}, "epochs must be at least 1, got 0"),
+    ({"epochs": 0}, "epochs must be at least 1, got 0; the default is 120"),
     ({"batch": 1}, "batch must be at least 2, got 1"),
     ({"per_class": 1}, "per_class must be at least 2, got 1"),
     ({"finetune_from": -1}, "finetune_from must be at least 0, got -1"),
     ({"lr": 0.0}, "lr must be above 0, got 0.0"),
     ({"lr": NAN}, "lr must be a finite number, got nan"),
     ({"save_minutes": INF}, "save_minutes must be a finite number, got inf"),
-    ({"mean": (0.5, 0.5, NAN)}, "mean must be a finite number, got nan"),
+    ({"crop_scale": (0.5, NAN)}, "crop_scale must be a finite number, got nan"),
     ({"dropout": 1.0}, "dropout must be below 1, got 1.0"),
     ({"test_classes": 0.0}, "test_classes must be above 0, got 0.0"),
     ({"weight_decay": -1.0}, "weight_decay must be at least 0, got -1.0"),
@@ -62,7 +62,10 @@ MESSAGES = [
     ({"batch": 81, "per_class": 2}, "batch must be a multiple of per_class = 2, got 81; use 80 or 82"),
     ({"batch": 2, "per_class": 4}, "batch must be a multiple of per_class = 4, got 2; use 4"),
     ({"resize": 200}, "resize must be at least image_size = 224, got 200"),
-    ({"val_groups": True}, "val_groups needs val_classes"),
+    (
+        {"val_groups": True},
+        "val_groups needs a number of classes to hold out: val_classes must be at least 1, got 0; use",
+    ),
 ]
 
 
@@ -130,7 +133,7 @@ def test_a_config_survives_its_file(name):
 def test_paths_tuples_and_arguments_survive_too(tmp_path):
     config = Config.of(
         root=tmp_path, backbone_weights=tmp_path / "w.safetensors", import_file=tmp_path / "m.py",
-        mean=(0.1, 0.2, 0.3), loss_args={"alpha": 2, "tags": "x", "number": "1e5"}, ks=(1, 5),
+        crop_scale=(0.1, 0.2), loss_args={"alpha": 2, "tags": "x", "number": "1e5"}, ks=(1, 5),
     )  # fmt: skip
     assert from_yaml(to_yaml(config)) == config
     assert yaml.safe_load(to_yaml(config))["evaluation"]["ks"] == [1, 5]

@@ -1,6 +1,6 @@
-"""Every refusal that a user can meet, and how it comes about; ``docs/bad-input.md`` is made from this table.
+"""Every error message for bad input, and a way to get it. ``docs/bad-input.md`` is generated from this table.
 
-python tests/bad_input.py      writes the page anew
+python tests/cli/bad_input.py      writes the page again
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from divconq.analysis import effective_dimension, neighbours, read_run
 from divconq.bench.measurements import parse_parts
 from divconq.bench.photos import files_of
 from divconq.cli import main as command_line
-from divconq.config import Config, from_yaml
+from divconq.config import Config, DataConfig, from_yaml
 from divconq.data import ImageSet, InMemory, hold_out, open_dataset, subset
 from divconq.data.batches.augmentation import Augmentation, make_augmentation
 from divconq.data.batches.sampler import plan_epoch
@@ -597,8 +597,12 @@ def more_than_images() -> None:
 COMMANDS = (
     Refusal("a command that does not exist", lambda: main("trian")),
     Refusal("a preset that does not exist", lambda: main("train", "cubb")),
-    Refusal("`presets` with other words", lambda: main("presets", "shwo", "cub"), "write it so"),
-    Refusal("`data` without `check`", lambda: main("data", "photos"), "write it so"),
+    Refusal("a flag that does not exist", lambda: main("train", "demo", "--k-mxa", "4")),
+    Refusal("a preset after the flags", lambda: main("train", "--epochs", "3", "demo")),
+    Refusal("`presets` with another word", lambda: main("presets", "shwo", "cub")),
+    Refusal("`presets show` without a preset", lambda: main("presets", "show")),
+    Refusal("`data` with another word", lambda: main("data", "chekc", "photos")),
+    Refusal("a choice that does not exist", lambda: main("eval", "run", "--device", "gpu")),
     Refusal(
         "a setting of a loss without its value", lambda: main("train", "demo", "--loss.alpha"), "give one"
     ),
@@ -644,19 +648,23 @@ SETTINGS = (
     Refusal(
         "a count or a weight that is too small (of `epochs`, `batch`, `dim`, `per_class`, ...)",
         lambda: Config.of(epochs=0),
-        "use a larger one",
     ),
-    Refusal("a learning rate that is not positive", lambda: Config.of(lr=0.0), "use for example `--lr 1e-5`"),
-    Refusal("a dropout out of range", lambda: Config.of(dropout=1.0), "use for example `--dropout 0.01`"),
+    Refusal("a setting that does not exist, in Python", lambda: Config.of(kmax=4)),
+    Refusal("a setting in place of a section", lambda: Config(data="cub")),
+    Refusal("a device that does not exist", lambda: Config.of(device="gpu")),
+    Refusal("a word for a number", lambda: DataConfig(image_size="224")),
+    Refusal("true for a number", lambda: Config.of(epochs=True)),
+    Refusal("a number that is not finite", lambda: Config.of(weight_decay=float("nan"))),
+    Refusal("a removed setting", lambda: from_yaml("mean: [0.5, 0.5, 0.5]")),
+    Refusal("a learning rate that is not positive", lambda: Config.of(lr=0.0)),
+    Refusal("a dropout out of range", lambda: Config.of(dropout=1.0)),
     Refusal(
-        "masks that split too far apart",
+        "too much noise between the copies of a mask",
         lambda: Config.of(mask_split_noise=1.0),
-        "use for example `--mask-split-noise 0.2`, or 0 as in the paper",
     ),
     Refusal(
         "a share of test classes out of range",
         lambda: Config.of(test_classes=1.0),
-        "use for example `--test-classes 0.5`",
     ),
     Refusal("fewer dimensions than fixed masks", lambda: Config.of(masks="fixed", dim=2, k_max=4)),
     Refusal("the same, of `Masks`", lambda: Masks(dim=2, k_max=4, kind="fixed")),
@@ -664,16 +672,15 @@ SETTINGS = (
     Refusal(
         "whole super-categories held out, and no number of classes",
         lambda: Config.of(val_groups=True),
-        "use for example `--val-classes 10`",
     ),
     Refusal("a batch that is no multiple", lambda: Config.of(batch=10, per_class=4)),
     Refusal(
         "images smaller than what the network sees",
         lambda: Config.of(image_size=224, resize=200),
-        "raise `--resize` or lower `--image-size`",
     ),
     Refusal("the same, of a view", lambda: check_crop(224, 200)),
     Refusal("Recall@0", lambda: Config.of(ks=(0, 1))),
+    Refusal("no Recall@k", lambda: Config.of(ks=())),
     Refusal("an augmentation that does not exist", lambda: make_augmentation("geom+colour")),
     Refusal("a probability above 1", lambda: Augmentation(flip=2.0), "use for example 0.5"),
     Refusal("a crop that does not exist", lambda: Augmentation(crop="centre"), "use one of them"),
@@ -681,12 +688,11 @@ SETTINGS = (
     Refusal("a `config.yaml` that is no YAML", lambda: from_yaml("ks: [1")),
     Refusal("a bracket that is not closed", lambda: (photos(), train("--loss.alpha", "[1"))),
     Refusal("a `config.yaml` that is no table", lambda: from_yaml("- 1"), "copy the file again"),
-    Refusal("a word in `config.yaml` for a number", lambda: from_yaml("k_max: four"), "give a number"),
-    Refusal("a number in `config.yaml` for a list", lambda: from_yaml("ks: 1"), "write `ks: [1]`"),
+    Refusal("a word in `config.yaml` for a number", lambda: from_yaml("k_max: four")),
+    Refusal("a number in `config.yaml` for a list", lambda: from_yaml("ks: 1")),
     Refusal(
         "a list in `config.yaml` that is too short",
         lambda: from_yaml("crop_scale: [0.5]"),
-        "give as many as are wanted",
     ),
     Refusal(
         "a setting that does not exist",
@@ -915,6 +921,9 @@ DIVISION = (
     Refusal(
         "partitions of other images", lambda: match(labels(8), labels(7), 2), "pass both of the same images"
     ),
+    Refusal(
+        "a number of clusters of no power of two, of `Partition`", lambda: Partition(torch.tensor([0, 2]), 3)
+    ),
     Refusal("labels that are no clusters", lambda: Partition(torch.tensor([0, 4]), 4)),
     Refusal("labels on a GPU", lambda: Partition(torch.zeros(2, dtype=torch.int64, device="meta"), 1)),
     Refusal("the parent of one cluster", lambda: Partition.whole(3).parent()),
@@ -1004,7 +1013,7 @@ TABLES = (
     Refusal("a word for a number", lambda: flag("lr", "small"), "give a number"),
     Refusal("a number for a word", lambda: flag("loss", "3"), "give a word"),
     Refusal("a number for a list", lambda: flag("ks", "1"), "write `[1, 2]`"),
-    Refusal("a list of another length", lambda: flag("mean", "[1, 2]"), "give as many"),
+    Refusal("a list of another length", lambda: flag("crop_scale", "[1]"), "give as many"),
     Refusal("`--set` without a value", lambda: parse_changes(["epochs"]), "write `--set epochs=30`"),
     Refusal("`--seeds` that are no numbers", lambda: parse_seeds("0,a"), "write `--seeds 0,1`"),
     Refusal("`--seeds` that the table does not have", lambda: reproduced("--seeds", "7")),
@@ -1012,7 +1021,8 @@ TABLES = (
     Refusal("seeds of a table that are no list", lambda: of_table(more="seeds: 3"), "write `seeds: [0, 1]`"),
     Refusal("a baseline that is no row", lambda: of_table(more="baseline: plane")),
     Refusal("a metric that does not exist", lambda: of_table(more="metrics: [recall@3]"), "use one of them"),
-    Refusal("settings that do not go together", lambda: of_table("rows: {a: {flags: {k_max: 3}}}")),
+    Refusal("a setting of a row out of range", lambda: of_table("rows: {a: {flags: {k_max: 3}}}")),
+    Refusal("settings that do not go together", lambda: of_table("rows: {a: {flags: {batch: 82}}}")),
     Refusal("`--set` of what the rows differ in", lambda: reproduced("--set", "k_max=4")),
     Refusal("a loss of a row that does not exist", lambda: check_losses(plan(losses(), Path("results")))),
     Refusal(
@@ -1078,13 +1088,17 @@ GROUPS: Mapping[str, Sequence[Refusal]] = {
 # Raised, but not listed above: file and function, and why.
 UNLISTED = {
     "__init__.py: __getattr__": "Python's own words for a name that a module does not have",
+    "division/__init__.py: __getattr__": "the same",
+    "masks/__init__.py: __getattr__": "the same",
     "analysis/run_record.py: _read_division": "listed by read_run as what is missing of a run",
     "runs/checkpoints.py: _write_archive": "what the system says of a full disk",
-    "data/workers.py: work_on": "what the system said in another process, in its words",
+    "data/images/workers.py: work_on": "what the system said in another process, in its words",
     "distributed/first_process.py: _raise_on_all": "what another process said, in its words",
-    "stopping.py: StopSignals._note": "Ctrl-C or SIGTERM, which is not an error",
-    "train.py: halt": "the same",
-    "cli/__init__.py: main": "ends without a word when what reads the output has gone",
+    "training/stop_signals.py: StopSignals._record": "Ctrl-C or SIGTERM, which is not an error",
+    "recorder.py: Recorder._halt": "the same",
+    "cli/__init__.py: main": "ends silently when the reader of the output is gone",
+    "cli/parsing.py: parse": "--version, which is not an error",
+    "cli/parsing.py: _tyro": "passes an error of a setting on",
 }
 
 
@@ -1092,31 +1106,30 @@ UNLISTED = {
 
 INTRODUCTION = """# Bad input
 
-What is refused, in which words, and what to do about it. On the command line a refusal is one sentence, `divconq:
-error: ...`, and exit code 2; training that goes wrong ends with exit code 1. In Python it is a `ValueError` with the
-same words. All that can be found before training is found before the run folder is made, so a refused command leaves
-nothing behind. What the system refuses (a full disk, a folder without permission) is told in its own words, and a flag
-that does not exist in those of the parser, with the nearest that does. With `DIVCONQ_TRACEBACK=1` the command shows
-where an error came from.
+The error messages for bad input, and what to do. On the command line an error is one sentence, `divconq: error: ...`,
+with exit code 2; training that goes wrong ends with exit code 1. In Python it is a `ValueError` with the same words.
+Input is checked before the run folder is created, so a refused command leaves nothing behind. Errors of the system (a
+full disk, a folder without permission) are shown in its own words. With `DIVCONQ_TRACEBACK=1` the command shows the
+traceback.
 
-`divconq data check` looks for all that is wrong with a dataset at once, and ends with exit code 1 if anything is.
+`divconq data check` reports all problems of a dataset at once, and has exit code 1 if there are any.
 
 What is safe to open:
 
-- **Weights, checkpoints, tables and lists** can be anybody's: nothing in them is executed. Weights are read from
-  safetensors files only, checkpoints by torch's `weights_only` and after their checksums, settings by YAML's safe
-  loader. What is executed is the Python file that you name with `--import`, and it must be named each time: a
-  run folder does not make code run by itself.
+- **Weights, checkpoints, tables and lists** of any origin are safe: nothing in them is executed. Weights are read from
+  safetensors files only, checkpoints by torch's `weights_only` after a check of their checksums, settings by YAML's
+  safe loader. Only the Python file of `--import` is executed, and it must be named each time: a run folder does not
+  run code by itself.
 - **Images** are opened in these formats only: {formats}.
-  They may have {pixels:,} pixels (Pillow's own limit) and be {shape:,} times as long as wide; both are read from the
-  header, before there is memory for more. Where only the checksum of a PNG's chunk is wrong, the image is taken, as its
-  pixels have another checksum that is right.
-- **Paths in the lists of a benchmark** must stay below its folder. Paths in your own table may be absolute, as you name
-  the table yourself; relative ones must stay below its folder. Where an image, a class folder or the folder of a split
-  is a link, it is followed wherever it leads: who made it meant it, and data on another disk is often linked so.
+  They may have {pixels:,} pixels (Pillow's own limit) and a length of {shape:,} times their width; both are read from
+  the header, before memory is allocated. A PNG whose only error is the checksum of a chunk is accepted, because its
+  pixels have a checksum of their own.
+- **Paths in the lists of a benchmark** must stay below its folder. Paths in your own table may be absolute; relative
+  ones must stay below the folder of the table. Links to images, to class folders and to the folders of a split are
+  followed wherever they lead, because data on another disk is often linked in this way.
 
-Every message below is produced by a test (`tests/test_bad_input.py`), and this page is made from what they say:
-`python tests/bad_input.py` writes it anew. `...` stands for what other packages say.
+A test produces every message below (`tests/cli/test_bad_input.py`). This page is generated from them by
+`python tests/cli/bad_input.py`. `...` stands for the words of other packages.
 """
 
 

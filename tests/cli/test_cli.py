@@ -4,7 +4,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -23,7 +25,8 @@ TINY += ["--workers", "2", "--device", "cpu"]
 
 
 def refused(capsys, *argv, code=2):
-    with pytest.raises(SystemExit) as stop:
+    disabled = patch.object(jaxtyping.config, "jaxtyping_disable", True)  # as it is for users
+    with disabled, pytest.raises(SystemExit) as stop:
         main([str(word) for word in argv])
     assert stop.value.code == code
     return " ".join(capsys.readouterr().err.replace("│", " ").split())
@@ -217,6 +220,9 @@ def test_a_resumed_run_says_what_was_changed_and_refuses_what_changes_the_result
         ),
         ("train dmeo", "unknown preset 'dmeo': choose one of demo, cub"),
         ("train demo --k-mxa 4", "unknown flag --k-mxa; did you mean '--k-max'?"),
+        ("train demo --device gpu", "device must be one of auto, cpu, cuda, got 'gpu'; did you mean 'cuda'?"),
+        ("train demo --ks 1 two", "ks must be a whole number, got 'two'"),
+        ("train demo --lr nan", "lr must be a finite number, got nan; the default is 1e-05"),
         ("train demo --k-max 6", "k_max must be a power of two, got 6; use 4 or 8"),
         (
             "train demo --k-max 4096 --masks none",
@@ -237,7 +243,7 @@ def test_a_resumed_run_says_what_was_changed_and_refuses_what_changes_the_result
         ("analyze nowhere", "nowhere is not a run folder"),
         ("embed nowhere --data demo --out x.txt", "--out must end in .npz"),
         ("presets show", "use: divconq presets show PRESET"),
-        ("presets shwo cub", "invalid choice 'shwo'"),
+        ("presets shwo cub", "action must be one of list, show, got 'shwo'; did you mean 'show'?"),
         ("train --epochs 3 demo", "the preset must come before the flags; use divconq train demo"),
         ("train demo cub", "unknown word cub; see --help"),
         ("eval run --jsn", "unknown flag --jsn; did you mean '--json'?"),
@@ -258,7 +264,7 @@ def test_data_check_tells_good_data_from_bad(photos, tmp_path, capsys):
         main(["data", "check", str(tmp_path / "photos")])
     assert stop.value.code == 1
     assert "class00/0.png" in capsys.readouterr().out
-    assert "invalid choice 'chekc'" in refused(capsys, "data", "chekc", photos)
+    assert "action must be one of check, got 'chekc'" in refused(capsys, "data", "chekc", photos)
 
 
 def test_a_run_folder_that_exists_is_not_overwritten(trained, photos, capsys):

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from divconq.io.terminal import aligned
+
 ROWS = {
     "bare": "(a) the network's step alone",
     "ours": "(b) training, end to end",
@@ -17,7 +19,9 @@ def text(report: Mapping[str, Any]) -> str:
     if "training" in report:
         blocks.append(training(report["training"], report["images"]))
     if "embedding" in report:
-        blocks.append(f"embedding pass, {report['images']['count']:,} images\n  {_rate(report['embedding'])}")
+        blocks.append(
+            f"embedding pass, {report['images']['count']:,} images\n  {'  '.join(_rate(report['embedding']))}"
+        )
     for part, title in (("kmeans", "k-means"), ("knn", "search: recall@k, MAP@R"), ("nmi", "NMI")):
         if part in report:
             blocks.append(algorithm(title, report[part]))
@@ -41,13 +45,13 @@ def training(found: Mapping[str, Any], images: Mapping[str, Any]) -> str:
         f"{WAYS[found['way']]}, {found['augmentation']}, {found['crop']}, K = {found['clusters']}, "
         f"{images['count']:,} images of {images['data']}"
     )
-    rows = [f"  {title:<34}{_rate(found[name])}" for name, title in ROWS.items() if name in found]
+    rows = [(f"  {title}", *_rate(found[name])) for name, title in ROWS.items() if name in found]
     compared = [
         f"{title} = {found[name]:.3f}"
         for name, title in (("ours_to_bare", "b / a"), ("ours_to_plain", "b / c"))
         if name in found
     ]
-    return "\n".join([head, *rows, f"  {',  '.join(compared)}"])
+    return "\n".join([head, *aligned(rows, head=False), f"  {',  '.join(compared)}"])
 
 
 def algorithm(title: str, found: Mapping[str, Any]) -> str:
@@ -56,9 +60,9 @@ def algorithm(title: str, found: Mapping[str, Any]) -> str:
     >>> ways = {"divconq": {"seconds": 0.5, "nmi": 0.9}, "faiss": {"seconds": 1.0, "nmi": 0.8}, "scikit-learn": None}
     >>> print(algorithm("NMI", {"points": 1000, "dim": 8, "classes": 100, "ways": ways}))
     NMI: 1,000 x 8, 100 classes
-      divconq                     0.500 s    1.0x  nmi 0.9000
-      faiss                       1.000 s    2.0x  nmi 0.8000
-      scikit-learn              not installed
+      divconq             0.500 s  1.0x  nmi 0.9000
+      faiss               1.000 s  2.0x  nmi 0.8000
+      scikit-learn  not installed
     """
     sizes = f"{found['points']:,} x {found['dim']}"
     kind = (
@@ -70,11 +74,11 @@ def algorithm(title: str, found: Mapping[str, Any]) -> str:
     rows = []
     for name, way in found["ways"].items():
         if way is None:
-            rows.append(f"  {name:<26}not installed")
+            rows.append((f"  {name}", "not installed", "", ""))
             continue
         figures = "  ".join(f"{key} {value:.4f}" for key, value in way.items() if key != "seconds")
-        rows.append(f"  {name:<24}{way['seconds']:>9.3f} s {way['seconds'] / ours:>6.1f}x  {figures}")
-    return "\n".join([f"{title}: {sizes}, {kind}", *rows])
+        rows.append((f"  {name}", f"{way['seconds']:.3f} s", f"{way['seconds'] / ours:.1f}x", figures))
+    return "\n".join([f"{title}: {sizes}, {kind}", *aligned(rows, head=False)])
 
 
 def memory(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -82,22 +86,23 @@ def memory(rows: Sequence[Mapping[str, Any]]) -> str:
 
     >>> print(memory([{"points": 10_000, "dim": 8, "bytes": 3 << 20}]))
     memory of an evaluation beyond the embeddings (in brackets: all distances at once)
-         10,000 x 8          3 MiB  (381 MiB)
+      10,000 x 8  3 MiB  (381 MiB)
     """
-    lines = ["memory of an evaluation beyond the embeddings (in brackets: all distances at once)"]
+    cells = []
     for row in rows:
         taken = "not known" if row["bytes"] is None else _mebibytes(row["bytes"])
-        lines.append(
-            f"  {row['points']:>9,} x {row['dim']:<5}{taken:>11}  ({_mebibytes(4 * row['points'] ** 2)})"
-        )
-    return "\n".join(lines)
+        everything = f"({_mebibytes(4 * row['points'] ** 2)})"
+        cells.append((f"  {row['points']:,} x {row['dim']}", taken, everything))
+    head = "memory of an evaluation beyond the embeddings (in brackets: all distances at once)"
+    return "\n".join([head, *aligned(cells, left=0, head=False)])
 
 
-def _rate(found: Mapping[str, Any]) -> str:
+def _rate(found: Mapping[str, Any]) -> tuple[str, str]:
     if "error" in found:
-        return f"failed: {found['error']}"
+        return f"failed: {found['error']}", ""
     low, high = min(found["rounds"]), max(found["rounds"])
-    return f"{found['images_per_s']:>9,.0f} images/s  ({low:,.0f} to {high:,.0f} in {len(found['rounds'])} rounds)"
+    rounds = f"({low:,.0f} to {high:,.0f} in {len(found['rounds'])} rounds)"
+    return f"{found['images_per_s']:,.0f} images/s", rounds
 
 
 def _mebibytes(count: int) -> str:

@@ -8,6 +8,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 from divconq.config import Config
 from divconq.config.nested import SECTIONS
+from divconq.config.sections import Section
 
 Device = Literal["auto", "cpu", "cuda"]
 Checkpoint = Literal["last", "best"]
@@ -44,7 +45,7 @@ class TrainArguments(Config):
 
 
 @dataclass(frozen=True)
-class EvalArguments:
+class EvalArguments(Section):
     """Score a trained run on its own test images or on another dataset."""
 
     run: Positional[Path]
@@ -64,7 +65,7 @@ class EvalArguments:
 
 
 @dataclass(frozen=True)
-class EmbedArguments:
+class EmbedArguments(Section):
     """Write the embeddings of images to an .npz file, with their labels, class names and paths."""
 
     run: Positional[Path]
@@ -84,7 +85,7 @@ class EmbedArguments:
 
 
 @dataclass(frozen=True)
-class AnalyzeArguments:
+class AnalyzeArguments(Section):
     """Write a report about a run, as an HTML page with figures; further runs are compared with it."""
 
     run: Positional[Path]
@@ -102,7 +103,7 @@ class AnalyzeArguments:
 
 
 @dataclass(frozen=True)
-class CompareArguments:
+class CompareArguments(Section):
     """Print a table of runs: one row for each set of settings, mean and standard deviation over the seeds."""
 
     runs: Positional[tuple[Path, ...]]
@@ -114,7 +115,7 @@ class CompareArguments:
 
 
 @dataclass(frozen=True)
-class DataArguments:
+class DataArguments(Section):
     """Check a dataset for problems: divconq data check NAME_OR_FOLDER. The exit code is 1 if there are any."""
 
     action: Positional[Literal["check"]]
@@ -130,7 +131,7 @@ class DataArguments:
 
 
 @dataclass(frozen=True)
-class ReproduceArguments:
+class ReproduceArguments(Section):
     """Run tables of experiments and render the results. The same command continues after a stop."""
 
     tables: Positional[tuple[Path, ...]]
@@ -174,7 +175,7 @@ class ReproduceArguments:
 
 
 @dataclass(frozen=True)
-class BenchArguments:
+class BenchArguments(Section):
     """Measure the speed and memory of training, clustering and search. Many defaults depend on the device."""
 
     only: str | None = None
@@ -220,7 +221,7 @@ class BenchArguments:
 
 
 @dataclass(frozen=True)
-class PresetsArguments:
+class PresetsArguments(Section):
     """List the presets, or print one: divconq presets show PRESET."""
 
     action: Positional[Literal["list", "show"]] = "list"

@@ -6,10 +6,11 @@ import io
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, Positional, subcommand
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from divconq import __version__
 from divconq.checks import did_you_mean
@@ -110,6 +111,7 @@ def _tyro(kind: Any, argv: list[str]) -> tuple[Any, list[str]]:  # noqa: ANN401
                 description=DESCRIPTION,
                 config=(OmitArgPrefixes, OmitSubcommandPrefixes),
                 return_unknown_args=True,
+                registry=_registry(),
             )
     except SystemExit as stop:
         error = stop.__context__
@@ -119,6 +121,33 @@ def _tyro(kind: Any, argv: list[str]) -> tuple[Any, list[str]]:  # noqa: ANN401
             error = error.__context__
         print(printed.getvalue(), file=sys.stderr, end="")
         raise
+
+
+def _registry() -> ConstructorRegistry:
+    """Return rules that pass wrong choices and numbers on, so that the arguments refuse them in their own words."""
+    registry = ConstructorRegistry()
+
+    @registry.primitive_rule
+    def unchecked(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+        choices = get_args(info.type) if get_origin(info.type) is Literal else ()
+        if not choices and info.type not in (int, float):
+            return None
+
+        def read(words: list[str]) -> object:
+            try:
+                return words[0] if choices else info.type(words[0])
+            except ValueError:
+                return words[0]
+
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar=f"{{{','.join(choices)}}}" if choices else info.type.__name__.upper(),
+            instance_from_str=read,
+            is_instance=lambda value: value in choices if choices else isinstance(value, info.type),
+            str_from_instance=lambda value: [str(value)],
+        )
+
+    return registry
 
 
 def free_arguments(unknown: list[str], arguments: Any) -> dict[str, dict[str, Any]]:  # noqa: ANN401

@@ -1,4 +1,4 @@
-"""Figures as a person reads them in a terminal."""
+"""Scores as tables for the terminal."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,32 +7,34 @@ from typing import Any
 from divconq.evaluation.scores import is_score, title
 from divconq.io.terminal import aligned
 
-REID = "reid: one random image per class is the gallery, all others search it; mean over the draws"
+REID = (
+    "reid: the gallery is one random image of each class, all other images are queries; mean over the draws"
+)
 
 
 def score_table(scores: Mapping[str, float]) -> str:
-    """The scores in percent, one a line, and how many queries they are means of.
+    """Return the scores in percent, one in each line, and the number of queries.
 
     >>> print(score_table({"recall@1": 0.5, "queries": 10, "queries_without_positive": 0}))
-    R@1           50.00
-    queries          10
+    R@1      50.00
+    queries     10
     """
-    lines = [f"{title(name):<12}{100 * value:7.2f}" for name, value in scores.items() if is_score(name)]
-    lines.append(f"{'queries':<12}{scores['queries']:7.0f}")
+    rows = [(title(name), f"{100 * value:.2f}") for name, value in scores.items() if is_score(name)]
+    lines = aligned([*rows, ("queries", f"{scores['queries']:.0f}")], head=False)
     if scores.get("queries_without_positive"):
         lines.append(
-            f"left out: {scores['queries_without_positive']:.0f} queries have no image of their class to find"
-            " (by another camera, where cameras are known)"
+            f"left out: {scores['queries_without_positive']:.0f} queries without another image of their class"
+            " (of another camera, where cameras are known)"
         )
     if _has_reid(scores):
         lines.append(REID)
     return "\n".join(lines)
 
 
-def summary(records: Sequence[Mapping[str, Any]], chosen_by: str, out: Path) -> str:
-    """The end of a run: scores of the last and the best epoch, where the time went, what to do next."""
-    scored = [record for record in records if chosen_by in record]
-    last, best = scored[-1], max(scored, key=lambda record: float(record[chosen_by]))
+def summary(records: Sequence[Mapping[str, Any]], best_by: str, out: Path) -> str:
+    """Return the summary of a run: scores of the last and the best epoch, time of each phase, next commands."""
+    scored = [record for record in records if best_by in record]
+    last, best = scored[-1], max(scored, key=lambda record: float(record[best_by]))
     names = [name for name in last if is_score(name) and name in best]
     rows = [("", *(title(name) for name in names))]
     for label, record in (("last", last), ("best", best)):
@@ -45,14 +47,14 @@ def summary(records: Sequence[Mapping[str, Any]], chosen_by: str, out: Path) -> 
     phases = ", ".join(
         f"{phase} {spent:.1f} s ({100 * spent / total:.0f}%)" for phase, spent in seconds.items()
     )
-    score = title(chosen_by.removeprefix("val_"))
-    where = "classes held out of training" if chosen_by.startswith("val_") else "the test classes"
+    score = title(best_by.removeprefix("val_"))
+    where = "classes held out of training" if best_by.startswith("val_") else "the test classes"
     return "\n".join(
         [
             "",
             *aligned(rows),
             *([REID] if _has_reid(last) else []),
-            f"best is chosen by {score} on {where}; K = {last['k']}",
+            f"best epoch by {score} on {where}; K = {last['k']}",
             f"time: {phases}",
             "",
             f"run folder:  {out}",

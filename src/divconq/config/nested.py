@@ -74,7 +74,7 @@ class Config:
         for name, value in settings.items():
             if name not in PLACES:
                 hint = did_you_mean(name, PLACES) or "; divconq train --help lists all of them"
-                raise SettingError(f"unknown setting {name!r}{hint}")
+                raise ValueError(f"unknown setting {name!r}{hint}")
             section, item = PLACES[name]
             changes.setdefault(section, {})[item.name] = checked(item, value)
         return dataclasses.replace(
@@ -110,10 +110,14 @@ class Config:
         data = self.data
         if data.val_groups and not data.val_classes:
             raise SettingError(
-                "val_groups needs val_classes, the number of classes to hold out: it must be at least 1, got 0"
+                "val_groups needs a number of classes to hold out: val_classes must be at least 1, got 0; "
+                "use for example --val-classes 10"
             )
         if data.resize < data.image_size:
-            raise SettingError(f"resize must be at least image_size = {data.image_size}, got {data.resize}")
+            raise SettingError(
+                f"resize must be at least image_size = {data.image_size}, got {data.resize}; raise --resize or lower "
+                "--image-size"
+            )
         if MASKS[self.masks.kind].disjoint:
             check_disjoint_masks(self.masks.kind, self.model.dim, self.division.k_max)
         check_batch(self.optimisation.batch, self.optimisation.per_class)

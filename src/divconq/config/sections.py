@@ -13,7 +13,7 @@ from tyro.conf import Suppress, arg
 
 from divconq.checks import SettingError
 from divconq.division import DIVISIONS
-from divconq.io.yaml_values import Above, AtLeast, Below, OneOf, PowerOfTwo, convert, metavar
+from divconq.io.yaml_values import Above, AtLeast, Below, NotEmpty, OneOf, PowerOfTwo, convert, metavar
 from divconq.masks import MASKS
 
 Count = Annotated[int, AtLeast(0)]
@@ -36,7 +36,9 @@ def checked(item: "dataclasses.Field[Any]", value: object) -> Any:  # noqa: ANN4
     try:
         return convert(item.type, value)
     except ValueError as error:
-        raise SettingError(f"{setting_name(item)} must be {error}") from None
+        known = item.default is not dataclasses.MISSING and ";" not in str(error)
+        hint = f"; the default is {item.default}" if known else ""
+        raise SettingError(f"{setting_name(item)} must be {error}{hint}") from None
 
 
 def setting_name(item: "dataclasses.Field[Any]") -> str:
@@ -99,9 +101,9 @@ class ModelConfig(Section):
     freeze_batchnorm: bool = True
     """Keep the pretrained running statistics of BatchNorm."""
     mean: RGB | None = None
-    """Colour mean of the images; None takes the backbone's own."""
+    """Colour mean of the images; None takes that of the weights file or the backbone."""
     std: RGB | None = None
-    """Colour standard deviation of the images; None takes the backbone's own."""
+    """Colour standard deviation of the images; None takes that of the weights file or the backbone."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,7 @@ class EvaluationConfig(Section):
 
     every: Annotated[int, AtLeast(1), arg(name="eval_every")] = 1
     """Epochs between evaluations; the last epoch is always evaluated."""
-    ks: tuple[Positive, ...] = (1, 2, 4, 8)
+    ks: Annotated[tuple[Positive, ...], NotEmpty()] = (1, 2, 4, 8)
     """The k of Recall@k."""
     nmi: bool = True
     """Also cluster the test images and report NMI."""

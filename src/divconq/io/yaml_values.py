@@ -124,6 +124,15 @@ def metavar(table: Iterable[str]) -> str:
     return "{" + ",".join(table) + "}"
 
 
+@dataclass(frozen=True)
+class NotEmpty:
+    """A list of at least one value."""
+
+    def problem(self, value: Sequence[object]) -> str:
+        """Return what was wanted and what came, or "" if the value is allowed."""
+        return "" if value else "a list of at least one value, got none"
+
+
 def convert(kind: Any, value: object) -> Any:  # noqa: ANN401
     """Return a value as the type ``kind``, or raise a ValueError that ends a sentence "NAME must be ...".
 
@@ -139,7 +148,7 @@ def convert(kind: Any, value: object) -> Any:  # noqa: ANN401
     if origin is Annotated:
         made = convert(options[0], value)
         for extra in options[1:]:
-            if isinstance(extra, AtLeast | Above | Below | OneOf | PowerOfTwo) and (
+            if isinstance(extra, AtLeast | Above | Below | NotEmpty | OneOf | PowerOfTwo) and (
                 problem := extra.problem(made)
             ):
                 raise ValueError(problem)
@@ -172,8 +181,6 @@ def _plain(kind: type, value: object) -> object:
 def _tuple(options: Sequence[Any], value: object) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
         raise ValueError(f"a list, got {value!r}")
-    if not value:
-        raise ValueError("a list of at least one value, got none")
     kinds = [options[0]] * len(value) if options[-1] is Ellipsis else list(options)
     if len(kinds) != len(value):
         raise ValueError(f"a list of {len(kinds)}, got {value!r}")
