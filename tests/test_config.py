@@ -59,8 +59,14 @@ MESSAGES = [
     ({"ks": (1, 0)}, "ks must be at least 1, got 0"),
     # several settings
     ({"masks": "fixed", "dim": 3, "k_max": 4}, "dim must be at least k_max = 4, got 3; raise --dim"),
-    ({"batch": 81, "per_class": 2}, "batch must be a multiple of per_class = 2, got 81; use 80 or 82"),
-    ({"batch": 2, "per_class": 4}, "batch must be a multiple of per_class = 4, got 2; use 4"),
+    (
+        {"batch": 81, "per_class": 2},
+        "batch must be a multiple of per_class = 2 and at least twice as large, got 81; use 80 or 82",
+    ),
+    (
+        {"batch": 2, "per_class": 4},
+        "batch must be a multiple of per_class = 4 and at least twice as large, got 2; use 8 or 12",
+    ),
     ({"resize": 200}, "resize must be at least image_size = 224, got 200"),
     (
         {"val_groups": True},

@@ -56,7 +56,7 @@ def test_rows_are_a_preset_with_common_flags_and_their_own():
             "masks: nine",
             "masks must be one of learned, fixed, none, got 'nine'; did you mean 'none'",
         ),
-        ("k_max: 1", "k_max: 6", "t, row margin: k_max must be a power of two, got 6; use 4 or 8"),
+        ("k_max: 1", "k_max: 6", "t, row margin: flags: k_max must be a power of two, got 6; use 4 or 8"),
         ("k_max: 1", "k_max: four", "k_max must be a whole number, got 'four'"),
         ("k_max: 1", "k_max: true", "k_max must be a whole number, got True"),
         ("lr: 1e-4", "lr: fast", "t: common: lr must be a number, got 'fast'"),
@@ -110,15 +110,15 @@ def test_changes_reach_every_row_but_not_what_the_rows_differ_in():
 def test_a_loss_that_is_named_starts_from_its_own_arguments():
     changed = parse_table("t", GOOD.replace(", loss_args: {alpha: 0.1}", ""))
     changed = dataclasses.replace(changed, common={**changed.common, "loss_args": {"beta": 1.0}})
-    assert changed.config(changed.rows[0], 0).loss_args == {"beta": 1.0}
-    assert changed.config(changed.rows[1], 7).loss_args == {}
+    assert changed.config(changed.rows[0], 0).loss.args == {"beta": 1.0}
+    assert changed.config(changed.rows[1], 7).loss.args == {}
 
 
 def test_every_default_is_of_its_kind():
     config = Config()
     for name, kind in KINDS.items():
         if name not in ("root", "backbone_weights", "import_file"):
-            assert convert(kind, getattr(config, name)) == getattr(config, name), name
+            assert convert(kind, config.settings()[name]) == config.settings()[name], name
 
 
 @pytest.mark.parametrize("path", sorted(TABLES.glob("*.yaml")), ids=lambda path: path.stem)

@@ -52,6 +52,6 @@ def test_the_command_line_trains_with_a_loss_of_your_own(tiny, mine, tmp_path):
     words = [*flags(tiny), "--epochs", "1", "--loss", "mine", "--loss.scale", "3", "--import", str(mine)]
     main(["train", "--out", str(tmp_path / "run"), *words])
     run = Run.open(tmp_path / "run")
-    assert run.config.loss_args == {"scale": 3}
+    assert run.config.loss.args == {"scale": 3}
     assert run.load()["loss"]["centres"].shape[1] == tiny.dim
     assert torch.isfinite(torch.tensor(run.metrics()[0]["loss"]))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from divconq.checks import did_you_mean
+from divconq.config import upgraded
 from divconq.experiments.settings import COMMAND_LINE, KINDS
 from divconq.io.yaml_values import convert, read_yaml
 
@@ -11,7 +12,7 @@ from divconq.io.yaml_values import convert, read_yaml
 def parse_flags(where: str, given: object) -> dict[str, Any]:
     """Return settings by name, each converted to its type. A ``loss`` or ``miner`` resets its arguments.
 
-    >>> parse_flags("common", {"lr": "1e-5", "ks": [1, 10]})
+    >>> parse_flags("common", {"lr": 1e-5, "ks": [1, 10]})
     {'lr': 1e-05, 'ks': (1, 10)}
     >>> parse_flags("common", {"mask": "fixed"})
     Traceback (most recent call last):
@@ -32,7 +33,7 @@ def parse_flags(where: str, given: object) -> dict[str, Any]:
             values[name] = convert(KINDS[name], value)
         except ValueError as error:
             raise ValueError(f"{where}: {name} must be {error}") from error
-    return values
+    return upgraded(values)
 
 
 def parse_mapping(where: str, value: object, known: Sequence[str] | None = None) -> dict[str, Any]:
