@@ -214,7 +214,7 @@ def test_collapse_is_warned_of(tiny, tmp_path, monkeypatch):
         ({"backbone": "resnet_50"}, "unknown backbone"),
         ({"data": "nowhere"}, "no dataset is called 'nowhere' and no folder of that name exists"),
         ({"division": "labels"}, "needs super-categories"),
-        ({"ks": (1, 64)}, "Recall@64 needs 64 images to find, and a test query can find 47; add test images"),
+        ({"ks": (1, 64)}, "Recall@64 needs 64 images in the gallery, and a test query has 47; add test images"),
         (
             {"val_classes": 7},
             "val_classes must leave at least two classes to train on: at most 6 of 8, got 7",
@@ -236,7 +236,7 @@ def test_a_class_with_one_image_is_refused_dropped_or_kept(photos, tiny, tmp_pat
         (tmp_path / "photos" / "train" / "class03" / f"{number}.png").unlink()
     config = tiny.replace(data=str(tmp_path / "photos"))
     with pytest.raises(
-        ValueError, match=r"1 training classes have one image only \('class03'\).*--singletons drop"
+        ValueError, match=r"1 training classes have a single image \('class03'\).*--singletons drop"
     ):
         prepare(config)
     assert len(prepare(config.replace(singletons="drop")).train) == 90

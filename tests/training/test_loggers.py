@@ -188,7 +188,7 @@ def test_a_package_that_is_missing_is_named_before_anything_is_done(
         main(["train", "--data", "nowhere", f"--{name}"])  # which would be the next error
     assert stop.value.code == 2
     error = capsys.readouterr().err
-    assert f"--{name} needs a package that is not there" in error
+    assert f"--{name} needs a package that cannot be imported" in error
     assert f"install it with: pip install {name}" in error
     assert not list(tmp_path.iterdir())
 

@@ -1,4 +1,4 @@
-"""The data that a config names: what to train on, to validate on and to search, checked."""
+"""The dataset of a run: opened, split and checked."""
 
 from dataclasses import replace
 
@@ -9,11 +9,12 @@ from divconq.config import Config
 from divconq.data import Dataset, ImageSet, drop_singletons, hold_out, open_dataset
 from divconq.data.batches.sampler import plan_epoch
 from divconq.data.batches.views import stored_side
+from divconq.division import DIVISIONS
 from divconq.training.scoring import check_test_images
 
 
 def open_data(config: Config) -> tuple[Dataset, ImageSet | None]:
-    """The dataset, with the classes to validate on split off its training classes."""
+    """Return the dataset without the held-out training classes, and these classes or None."""
     data = open_dataset(
         config.data.name,
         root=config.data.root,
@@ -27,23 +28,25 @@ def open_data(config: Config) -> tuple[Dataset, ImageSet | None]:
         train, validation = hold_out(
             train, config.data.val_classes, seed=config.optimisation.seed, whole_groups=config.data.val_groups
         )
-    alone = (train.labels.bincount() == 1).nonzero().flatten().tolist()
-    if alone and config.data.singletons == "refuse":
-        some = ", ".join(repr(train.names[label]) for label in alone[:3])
+    single = (train.labels.bincount() == 1).nonzero().flatten().tolist()
+    if single and config.data.singletons == "refuse":
+        some = ", ".join(repr(train.names[label]) for label in single[:3])
         raise ValueError(
-            f"{len(alone)} training classes have one image only ({some}{', ...' if len(alone) > 3 else ''}): nothing "
-            "can be learned to match it; add images, or choose --singletons drop or --singletons keep"
+            f"{len(single)} training classes have a single image ({some}{', ...' if len(single) > 3 else ''}), "
+            "which has no positive; add images, or use --singletons drop or --singletons keep"
         )
-    if alone and config.data.singletons == "drop":
+    if single and config.data.singletons == "drop":
         train = drop_singletons(train)
     if config.division.k_max > len(train):
         raise ValueError(
             f"k_max must be at most the number of training images, {len(train)}, got {config.division.k_max}; "
             "lower --k-max"
         )
-    if config.division.strategy == "labels" and config.division.k_max > 1 and train.groups is None:
+    needs_groups = DIVISIONS[config.division.strategy].needs_groups
+    if needs_groups and config.division.k_max > 1 and train.groups is None:
         raise ValueError(
-            f"division 'labels' needs super-categories, and {config.data.name!r} has none; use --division progressive"
+            f"division {config.division.strategy!r} needs super-categories, and {config.data.name!r} has none; "
+            "use --division progressive"
         )
     check_test_images(data, config.evaluation.ks, config.evaluation.same_camera)
     whole = torch.zeros_like(train.labels)

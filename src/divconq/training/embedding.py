@@ -1,4 +1,4 @@
-"""The one pass that embeds every image, in dataset order."""
+"""The embedding pass over all images of a dataset, in dataset order."""
 
 from collections.abc import Callable
 from typing import Literal, TypeAlias
@@ -21,7 +21,7 @@ Forward: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def see_features(model: Embedder) -> Forward:
-    """What is done to a batch of images and the matrices they are seen through, up to the model's head."""
+    """Return the function from a batch of stored images and its view matrices to the features before the head."""
 
     def forward(pixels: Tensor, across: Tensor, down: Tensor) -> Tensor:
         return model.features(apply_view(pixels, across, down))
@@ -30,7 +30,7 @@ def see_features(model: Embedder) -> Forward:
 
 
 def fast_features(model: Embedder) -> Forward:
-    """The same for a GPU, compiled and captured when it is first used; as it is, if that does not work."""
+    """Return ``see_features`` for a GPU: compiled and captured at its first call, or plain if that fails."""
     plain = see_features(model)
     compiled = torch.compile(plain, dynamic=False)
     captured = Captured(lambda *batch: (compiled(*batch),), model.mean.device)
@@ -51,11 +51,11 @@ def embed(
     fast: Forward | None = None,
     progress: str | None = None,
 ) -> Float[Tensor, "n d"]:
-    """Unit vectors normalize(f(x) * mask) of all images, on the model's device; ``mask`` None is ones.
+    """Return the unit vectors normalize(f(x) * mask) of all images, on the device of the model.
 
-    ``layer`` = features gives what the head sees instead. ``fast`` is a faster form of ``see_features``, and gets
-    batches of one length only. ``progress`` names a progress bar. Of several processes each embeds its share, and
-    all get all.
+    ``mask`` None means ones. ``layer="features"`` returns the normalised input of the head instead. ``fast`` is a
+    compiled form of ``see_features``; it only receives full batches. ``progress`` is the title of a progress bar.
+    With several processes, each embeds its share and all of them get the whole result.
     """
     was_training, device = model.training, model.mean.device
     model.eval()
@@ -71,7 +71,7 @@ def embed(
         for index, pixels in tqdm(reading, progress, len(batches), disable=hidden, leave=False):
             f = forward(pixels, *views.of(index))
             f = model.head(f) if layer == "embedding" else f
-            parts.append(f.to(torch.float32, copy=True))  # what is captured is used again
+            parts.append(f.to(torch.float32, copy=True))  # a captured graph reuses its output
     f = torch.cat(parts)[: len(own)]
     model.train(was_training)
     return gather(F.normalize(f if mask is None else f * mask).clone(), len(images))

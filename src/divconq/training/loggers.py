@@ -1,4 +1,4 @@
-"""The curves of a run in TensorBoard and in Weights & Biases, beside ``metrics.jsonl``; both packages are optional."""
+"""TensorBoard and Weights & Biases as loggers of a run; both packages are optional."""
 
 import json
 import secrets
@@ -19,17 +19,17 @@ NEEDED = {"tensorboard": ("torch.utils.tensorboard", "SummaryWriter"), "wandb": 
 
 
 class Logger(Protocol):
-    """What takes the figures of a run; an epoch that comes again is not there twice."""
+    """Receives the log of a run. An epoch that is logged again after a resume must not appear twice."""
 
     def log(self, epoch: int, figures: Mapping[str, float]) -> None:
-        """Take what was measured in an epoch, so that it is kept whatever happens next."""
+        """Record the values of an epoch permanently."""
 
     def close(self, *, failed: bool) -> None:
-        """No more epochs will come."""
+        """End the log."""
 
 
 class TensorBoard:
-    """Event files in ``RUN/tensorboard``; each begins with the whole log so far and replaces those before it."""
+    """Writes event files to ``RUN/tensorboard``. A new file repeats the log so far and replaces earlier files."""
 
     def __init__(self, run: Run) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -48,7 +48,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of the project ``divconq``; ``RUN/wandb/divconq.json`` keeps its id and the last epoch that it has."""
+    """Logs to the project ``divconq``. ``RUN/wandb/divconq.json`` holds the id and the last logged epoch."""
 
     def __init__(self, run: Run) -> None:
         import wandb
@@ -76,7 +76,7 @@ class WeightsAndBiases:
             self._keep()
 
     def close(self, *, failed: bool) -> None:
-        """Wait until all is written or sent."""
+        """Wait until everything is written or sent."""
         self.run.finish(exit_code=int(failed))
 
     def _keep(self) -> None:
@@ -88,9 +88,9 @@ LOGGERS: dict[str, Callable[[Run], Logger]] = {"tensorboard": TensorBoard, "wand
 
 
 class Loggers:
-    """Those that are named, from the log that a run has already on; only the first process has any.
+    """The named loggers of a run. They receive the log so far, then every new record.
 
-    The log of the run is the truth: one that fails is left out with a warning, and training goes on.
+    A logger that fails is removed with a warning, and training continues. Only the first process has loggers.
     """
 
     def __init__(self, names: Collection[str], run: Run) -> None:
@@ -108,7 +108,7 @@ class Loggers:
 
     @first_only
     def log(self, record: Mapping[str, Any]) -> None:
-        """Give one epoch's record of ``metrics.jsonl`` to all of them."""
+        """Pass a record of ``metrics.jsonl`` to all loggers."""
         for name, logger in list(self.loggers.items()):
             self._try(name, logger.log, record["epoch"], scalars(record))
 
@@ -131,16 +131,17 @@ class Loggers:
     ) -> None:
         try:
             function(*args, **kwargs)
-        except Exception as error:  # of somebody else's package, and no reason to end a run
+        except Exception as error:  # an optional package must not end the run
             self.loggers.pop(name, None)
             warnings.warn(
-                f"--{name} ends here ({error}); training goes on, and --resume with --{name} adds what is missing",
+                f"--{name} failed and is off from here on ({error}); training continues; "
+                f"--resume with --{name} adds the missing epochs",
                 stacklevel=2,
             )
 
 
 def check_loggers(names: Collection[str]) -> None:
-    """Refuse loggers whose packages are not installed, or that nobody is logged in to.
+    """Raise ValueError if the package of a logger is missing or not logged in.
 
     >>> check_loggers(["tensorbord"])
     Traceback (most recent call last):
@@ -155,7 +156,7 @@ def check_loggers(names: Collection[str]) -> None:
             getattr(import_module(module), attribute)
         except (ImportError, AttributeError) as error:
             raise ValueError(
-                f"--{name} needs a package that is not there ({error}); install it with: pip install {name}"
+                f"--{name} needs a package that cannot be imported ({error}); install it with: pip install {name}"
             ) from error
         if name == "wandb":
             _check_login()
@@ -176,7 +177,7 @@ def _check_login() -> None:
 
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:
-    """The figures of a record; those of a table inside it, such as the seconds of each phase, as ``table/name``.
+    """Return the numbers of a record; nested ones, such as the seconds of each phase, as ``seconds/train``.
 
     >>> scalars({"epoch": 2, "k": 4, "loss": 0.5, "seconds": {"train": 1.5}})
     {'k': 4.0, 'loss': 0.5, 'seconds/train': 1.5}

@@ -1,4 +1,4 @@
-"""Searching images with a model: whether it can be done, and how well it goes."""
+"""Retrieval scores of a model on a dataset."""
 
 from typing import Literal
 
@@ -20,22 +20,22 @@ def check_test_images(
     *,
     called: str = "test",
 ) -> None:
-    """Refuse images that cannot be searched: fewer than the largest k, or nothing to find."""
+    """Raise ValueError if Recall@k cannot be computed: too few images for the largest k, or no positives."""
     findable = len(data.test) - 1 if data.gallery is None else len(data.gallery)
     if findable < max(ks):
         raise ValueError(
-            f"Recall@{max(ks)} needs {max(ks)} images to find, and a {called} query can find {findable}; "
+            f"Recall@{max(ks)} needs {max(ks)} images in the gallery, and a {called} query has {findable}; "
             f"add {called} images or lower --ks"
         )
     if count_matches(data.test, data.gallery, same_camera=same_camera).any():
         return
     if count_matches(data.test, data.gallery, same_camera="keep").any():
         raise ValueError(
-            f"no {called} image has another of its class by another camera to find, and those by the same camera are "
-            "dropped; add images by other cameras, or count the same camera's with --same-camera keep"
+            f"no {called} image has a positive from another camera, and positives from the same camera are dropped; "
+            "add images from other cameras, or use --same-camera keep"
         )
     raise ValueError(
-        f"no {called} image has another of its class to find; add images to the {called} classes"
+        f"no {called} image has a positive, another image of its class; add images to the {called} classes"
     )
 
 
@@ -49,7 +49,7 @@ def embed_images(
     fast: Forward | None = None,
     progress: str | None = None,
 ) -> Tensor:
-    """Unit vectors of all images, seen the way ``config`` shows test images."""
+    """Return the unit vectors of all images in the test view of ``config``."""
     layer: Layer = "features" if features else "embedding"
     return embed(
         model,
@@ -75,9 +75,9 @@ def search_scores(
     fast: Forward | None = None,
     progress: str | None = None,
 ) -> dict[str, float]:
-    """Scores of a model that searches the gallery with the test images, or the test images with each other.
+    """Return the scores of the test images as queries, in the gallery or, without one, among each other.
 
-    ``reid_recall@k`` are those of galleries of one random test image per class, mean over ``gallery_draws``.
+    ``reid_recall@k`` is the mean over ``gallery_draws`` random galleries of one test image per class.
     """
     x = embed_images(config, model, test, mask, fast=fast, progress=progress)
     found = None
@@ -87,7 +87,7 @@ def search_scores(
 
 
 def train_recall(config: Config, x: Tensor, train: ImageSet) -> dict[str, float]:
-    """``train_recall@1`` of the training images ``x`` that search each other; nothing if none of them can be found."""
+    """Return ``train_recall@1`` of the training embeddings ``x`` among each other; empty if no image has a positive."""
     if not count_matches(train, None, same_camera=config.evaluation.same_camera).any():
         return {}
     return on_first(_train_recall, config, x, train)
@@ -106,7 +106,7 @@ def _scores(
     gallery: ImageSet | None,
     gallery_draws: int,
 ) -> dict[str, float]:
-    """Scores of the embeddings of the test images, and of the gallery if there is one."""
+    """Return the scores of embeddings."""
     cameras = known_cameras(test, gallery) if config.evaluation.same_camera == "drop" else None
     scores = evaluate(
         x,

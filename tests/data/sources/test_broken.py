@@ -424,7 +424,7 @@ FOLDERS = {
     ),
     "training classes of one image": (
         one_image_each("train"),
-        "two classes with two images|classes have one image only .*'ant'",
+        "two classes with two images|classes have a single image .*'ant'",
     ),
     "test classes of one image": (
         one_image_each("test"),
