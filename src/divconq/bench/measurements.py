@@ -20,6 +20,7 @@ from divconq.checks import did_you_mean
 from divconq.config import Config
 from divconq.data.batches.augmentation import augmentation
 from divconq.experiments.origin import code_version, hardware
+from divconq.experiments.settings import change, flat_settings
 from divconq.model import make_model
 from divconq.training.datasets import open_data
 from divconq.training.setup import Job, prepare
@@ -202,19 +203,19 @@ def measure_training(
 
 def measure_steps(setup: Setup, job: Job) -> tuple[dict[str, Any], dict[str, list[float]]]:
     """Return what is trained with its rates, and images per second of each round."""
-    sizes, config = setup.sizes, job.config
+    sizes = setup.sizes
     rates, way = training_rates(job, epochs=sizes.epochs, rounds=sizes.rounds)
     training = {
         "backbone": sizes.backbone,
         "image_size": sizes.image_size,
         "batch": sizes.batch,
         "dim": sizes.dim,
-        "augmentation": config.augmentation,
-        "crop": config.crop,
+        "augmentation": setup.augmentation,
+        "crop": setup.crop,
         "clusters": job.masks.k,
-        "precision": "bf16" if uses_bf16(config.precision, job.device) else "fp32",
+        "precision": "bf16" if uses_bf16(setup.precision, job.device) else "fp32",
         "way": way,
-        "steps": -(-len(job.train) // config.batch) * sizes.epochs,
+        "steps": -(-len(job.train) // sizes.batch) * sizes.epochs,
         **{name: rate(values) for name, values in rates.items()},
     }
     return training, rates
@@ -222,7 +223,8 @@ def measure_steps(setup: Setup, job: Job) -> tuple[dict[str, Any], dict[str, lis
 
 def config_of(setup: Setup, data: str) -> Config:
     """Return the config of the measured run: margin loss, learned masks, four clusters, random weights."""
-    return Config(
+    return change(
+        Config(),
         data=data,
         root=setup.root,
         singletons="drop",
@@ -247,16 +249,17 @@ def config_of(setup: Setup, data: str) -> Config:
 def plain_loop(setup: Setup, config: Config, device: torch.device) -> dict[str, Any]:
     """Return the rate of the plain loop on the same files, or its ``error``."""
     images = first(open_data(config)[0].train, setup.sizes.images)
+    settings = flat_settings(config)
     try:
         return rate(
             plain_rates(
-                make_model(config.backbone, config.dim, dropout=config.dropout),
+                make_model(settings["backbone"], settings["dim"], dropout=settings["dropout"]),
                 files_of(images.pixels),
                 images.labels,
-                augmentation(config.augmentation, config.crop, config.crop_scale),
-                size=config.image_size,
-                resize=config.resize,
-                batch=config.batch,
+                augmentation(settings["augmentation"], settings["crop"], settings["crop_scale"]),
+                size=settings["image_size"],
+                resize=settings["resize"],
+                batch=settings["batch"],
                 device=device,
                 batches=setup.sizes.batches,
                 rounds=min(setup.sizes.rounds, 3),
