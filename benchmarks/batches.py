@@ -1,10 +1,10 @@
-"""Training batches out of the cache, changed on the device, against torchvision in a DataLoader's workers.
+"""Compare training batches: from the cache, augmented on the device, and from torchvision in DataLoader workers.
 
     python benchmarks/batches.py FOLDER_OF_IMAGES --images 1000     # minutes on two cores; prints Markdown
 
-Both make the same changes with the same probabilities and end in batches of floats on the device. They take
-turns, several times, on files that the system has in memory; the median of each counts. Workers, compiled code
-and the cache are there before the clock starts.
+Both apply the same augmentations with the same probabilities and return batches of floats on the device. They take
+turns on files that the system has in memory; the median counts. Workers, compiled code and the cache are ready before
+the clock starts.
 """
 
 import argparse
@@ -41,7 +41,7 @@ PRESETS = ("standard", "geom+color")
 
 
 class Files(Dataset):
-    """Image files, changed by torchvision."""
+    """Image files, augmented by torchvision."""
 
     def __init__(self, files: list[Path], preset: str) -> None:
         self.files, self.view = files, torchvision_view(preset)
@@ -55,7 +55,7 @@ class Files(Dataset):
 
 
 def torchvision_view(preset: str) -> Callable[[Image.Image], Tensor]:
-    """What ``make_augmentation(preset, "random_resized")`` does."""
+    """Return what ``make_augmentation(preset, "random_resized")`` does, in torchvision."""
     bilinear = transforms.InterpolationMode.BILINEAR
     changes = [
         transforms.RandomRotation(45, bilinear),
@@ -104,7 +104,7 @@ def main() -> None:
 def make_ways(
     files: list[Path], folder: Path, given: argparse.Namespace, device: torch.device
 ) -> dict[tuple[str, str], Callable[[], Iterable[Tensor]]]:
-    """An epoch of batches for each preset, each way."""
+    """Return, for each preset and way, a function that yields an epoch of batches."""
     (pixels,) = open_files([files], size=stored_side(RESIZE), workers=os.cpu_count())
     images = ImageSet(pixels, torch.zeros(len(files), dtype=torch.int64), ("any",), tuple(map(str, files)))
     (images,) = resident([cached(images, folder)], device)
@@ -141,7 +141,7 @@ def measure(
     given: argparse.Namespace,
     device: torch.device,
 ) -> dict[tuple[str, str], float]:
-    """Median batches per second of each way, over all rounds but the first."""
+    """Return the median batches per second of each way, without the first round."""
     seconds: dict[tuple[str, str], list[float]] = {}
     for _ in range(1 + given.rounds):
         for name, batches in ways.items():
@@ -161,7 +161,7 @@ def table(
     lines = [f"| batches of {given.batch}, per second | " + " | ".join(PRESETS) + " |", "|---|---|---|"]
     for way, called in (
         ("torchvision", f"torchvision, {os.cpu_count()} workers"),
-        ("cache", "cache, changed on the device"),
+        ("cache", "cache, augmented on the device"),
     ):
         lines.append(f"| {called} | " + " | ".join(f"{rates[preset, way]:,.2f}" for preset in PRESETS) + " |")
     ratios = (rates[preset, "cache"] / rates[preset, "torchvision"] for preset in PRESETS)

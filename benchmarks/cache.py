@@ -1,8 +1,8 @@
-"""The decoded cache against decoding: how fast it is built, and how fast batches are read from it.
+"""Compare the cache of decoded images with decoding: how fast it is built, and how fast batches are read.
 
     python benchmarks/cache.py FOLDER_OF_IMAGES --images 1000     # half a minute on two cores; prints Markdown
 
-All ways take turns, several times, on files that the system has in memory; the median of each counts.
+All ways take turns on files that the system has in memory; the median counts.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def some_images(folder: Path, count: int) -> list[Path]:
-    """Evenly chosen image files, which the system has in memory now."""
+    """Return evenly spaced image files, and read them once so that the system has them in memory."""
     files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
     if not files:
         sys.exit(f"{folder} has no images")
@@ -51,7 +51,7 @@ def some_images(folder: Path, count: int) -> list[Path]:
 
 
 def measure(files: list[Path], given: argparse.Namespace) -> dict[str, float]:
-    """Median seconds of each way."""
+    """Return the median seconds of each way."""
     pixels = ImageFiles(tuple(files), torch.ones(len(files)), given.size, given.workers)
     images = ImageSet(pixels, torch.zeros(len(files), dtype=torch.int64), ("any",), tuple(map(str, files)))
     drawn = torch.randint(
@@ -104,7 +104,7 @@ def table(seconds: dict[str, float], given: argparse.Namespace, count: int) -> s
 
 
 def hardware(device: torch.device) -> str:
-    """The GPU, if there is one, and the cores."""
+    """Return the name of the GPU, if there is one, and of the cores."""
     about = Path("/proc/cpuinfo")
     lines = about.read_text().splitlines() if about.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -1,9 +1,9 @@
-"""What the decoded cache costs in quality: CUB through it, and through torchvision from the original files.
+"""Measure the quality of the cache: CUB from the cache, and by torchvision from the original files.
 
     python benchmarks/cache_quality.py --root DIR --backbone-weights FILE     # an hour on two cores; prints Markdown
 
-Both ways end in the features of the same pretrained network: the images at test, resized to 256 and cropped
-to 224 in the middle. `--skip-recall` embeds the images to compare only, in a few minutes.
+Both ways compute the features of the same pretrained network in the test view: resized to 256, cropped to 224 in the
+centre. `--skip-recall` embeds only the images whose features are compared, which takes a few minutes.
 """
 
 import argparse
@@ -31,7 +31,7 @@ SIZE, RESIZE = 224, 256
 
 
 class Files(Dataset):
-    """Image files as torchvision shows them at test."""
+    """Image files in the test view of torchvision."""
 
     def __init__(self, files: list[Path]) -> None:
         self.files = files
@@ -71,7 +71,7 @@ def main() -> None:
         keep[compared] = True
         test, files = subset(test, keep), [files[i] for i in compared.tolist()]
         compared = torch.arange(len(test))
-    ways = {"through the cache": from_cache(model, test), "from the files": from_files(model, files)}
+    ways = {"from the cache": from_cache(model, test), "from the files": from_files(model, files)}
     print(table(ways, test.labels, compared, given, device))
 
 
@@ -92,7 +92,7 @@ def table(
     ours, theirs = ways.values()
     cosine = (ours[compared] * theirs[compared]).sum(1)
     lines = [
-        f"| features of {len(cosine):,} images, one way and the other | cosine |",
+        f"| features of {len(cosine):,} images, from the cache and from the files | cosine |",
         "|---|---|",
         f"| mean | {cosine.mean():.5f} |",
         f"| minimum | {cosine.min():.5f} |",

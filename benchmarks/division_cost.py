@@ -1,12 +1,11 @@
-"""What divide and conquer adds to training on a CPU: epochs with it and without it, turn by turn in one process.
+"""Measure the cost of divide and conquer on a CPU: epochs with and without it, in turns, in one process.
 
     python benchmarks/division_cost.py --rounds 30
 
-The built-in data and the preset ``demo``; without it there is one cluster and no mask. In every round each way trains
-one epoch, in an order that changes, so that what else the machine does falls on all of them alike. A division (the
-embedding pass, k-means, matching; what it takes at K = 4) is timed apart, and counted once in E epochs: whole, and
-without the embedding pass, which is not needed where ``train_recall`` has just embedded the training images, as the
-preset has it. Seconds are those of the processor, on one thread.
+Data and preset are ``demo``; without division there is one cluster and no mask. In every round each way trains one
+epoch, in a rotating order, so that other load on the machine affects all of them alike. A division (embedding pass,
+k-means, matching, at K = 4) is timed separately and counted once per E epochs: complete, and without the embedding
+pass, which is not needed after an evaluation with ``train_recall``. Seconds are processor time on one thread.
 """
 
 import argparse
@@ -26,21 +25,21 @@ from divconq.training.setup import prepare
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
-    """Processor time of one call."""
+    """Return the processor time of one call."""
     start = time.process_time()
     work()
     return time.process_time() - start
 
 
 def division(training: Training, x: Tensor | None = None) -> None:
-    """What the loop does before an epoch in which the data is divided; ``x`` are the training images, if embedded."""
+    """Divide the data as the loop does; ``x`` are the embeddings of the training images, if known."""
     job, before = training.job, training.partition
     x = job.embed(job.train) if x is None else x
     divide("progressive", x, before, job.train.labels, k_max=before.k, seed=training.epoch)
 
 
 def main() -> None:
-    """Measure, and print a table."""
+    """Measure and print a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--divide-every", type=int, default=10, metavar="E")
@@ -67,7 +66,7 @@ def main() -> None:
     )
     every = arguments.divide_every
     print(f"{hardware('cpu')}, torch {torch.__version__}, {code_version()}, one thread; E = {every}")
-    print(f"a division takes {whole:.3f} s, {rest:.3f} s when the images are embedded already\n")
+    print(f"a division takes {whole:.3f} s, {rest:.3f} s if the images are embedded already\n")
     print("| | epoch, s, median | with divisions, ratio to without | with train_recall | standard error |")
     print("|---|---|---|---|---|")
     for name in names:

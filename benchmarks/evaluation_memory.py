@@ -1,8 +1,8 @@
-"""Peak memory of an evaluation on a CPU, ours and pytorch-metric-learning's, each in a process of its own.
+"""Compare the peak memory of an evaluation on a CPU with pytorch-metric-learning, each in its own process.
 
     python benchmarks/evaluation_memory.py --points 20000 --rounds 2
 
-Recall@1, 10, 100 and MAP@R of points x 512 (pytorch-metric-learning: R@1 and MAP@R), beyond the points themselves.
+Recall@1, 10, 100 and MAP@R of points x 512 (pytorch-metric-learning: R@1 and MAP@R), without the points themselves.
 """
 
 import argparse
@@ -22,22 +22,22 @@ WAYS = {
 
 
 def mebibytes(way: str, n: int) -> float:
-    """The highest memory of this process, after a small evaluation has loaded all that it needs."""
+    """Return the peak memory of this process; a small evaluation before it loads all libraries."""
     cpu = torch.device("cpu")
     WAYS[way](*points(200, 512, 40, device=cpu))
     x, labels = points(n, 512, n // 5, device=cpu, noise=NOISE)
-    CLEAR.write_text("5")  # the highest memory so far is forgotten
+    CLEAR.write_text("5")  # resets the peak
     before = _kilobytes("VmRSS")
     WAYS[way](x, labels)
     return (_kilobytes("VmHWM") - before) / 1024
 
 
 def main() -> None:
-    """Measure each in turn."""
+    """Measure each way."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--points", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--only", choices=WAYS, help="one way, in this process")
+    parser.add_argument("--only", choices=WAYS, help="measure one way in this process")
     given = parser.parse_args()
     if given.only:
         print(f"{mebibytes(given.only, given.points):.0f}")

@@ -1,10 +1,10 @@
-"""Where the time of a whole run goes, from its command to its end, as one sees it from outside.
+"""Measure where the time of a whole run goes, from the command to its end, from outside the process.
 
-    python benchmarks/full_run.py --json run.json -- train cub --root DIR --out RUN [flags]
+    python benchmarks/full_run.py --append results/speed_start.jsonl --about TEXT -- train cub --root DIR --out RUN
 
-Starts ``divconq`` with the words after ``--`` in a process of its own, and notes when the run folder appears and when
-each epoch is logged. What the log counts as training, division and evaluation is compared with the time between two
-epochs: the rest is writing the log and checkpoints. The first epoch and the first division compile what they need.
+Starts ``divconq`` with the words after ``--`` in its own process and records when the run folder appears and when each
+epoch is logged. The time between two epochs, minus the phases in the log, is the time of the log and the checkpoints.
+The first epoch and the first division include compilation.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
 
@@ -21,7 +22,7 @@ PHASES = ("train", "divide", "evaluate")
 
 
 def watch(words: list[str]) -> tuple[dict[str, float], list[float], list[dict]]:
-    """Seconds after the start at which the folder was there, each epoch was logged, and all was over; the log."""
+    """Return the seconds at which the folder appeared and the run ended, those of each epoch, and the log."""
     out = Path(words[words.index("--out") + 1])
     log, stamps, start = out / "metrics.jsonl", list[float](), time.monotonic()
     moments: dict[str, float] = {}
@@ -40,7 +41,7 @@ def watch(words: list[str]) -> tuple[dict[str, float], list[float], list[dict]]:
 
 
 def figures(moments: dict[str, float], stamps: list[float], records: list[dict]) -> dict[str, object]:
-    """What is said of a run; the shares are of training, without the epochs that compile."""
+    """Return the figures of a run; shares are of training, without the epochs that compile."""
     total = {phase: sum(record["seconds"].get(phase, 0.0) for record in records) for phase in PHASES}
     divisions = [record["seconds"]["divide"] for record in records if "divide" in record["seconds"]]
     evaluations = [record["seconds"]["evaluate"] for record in records if "evaluate" in record["seconds"]]
@@ -66,24 +67,31 @@ def figures(moments: dict[str, float], stamps: list[float], records: list[dict])
 
 
 def main() -> None:
-    """Run, and print."""
+    """Run and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--commit", help="of the code, where there is no git")
+    parser.add_argument("--append", type=Path, help="JSON-lines file that gets the measurement")
+    parser.add_argument("--about", default="", help="a few words on the run, for the table")
+    parser.add_argument("--commit", help="commit of the code, if there is no git")
     parser.add_argument("words", nargs="+", metavar="-- train ...")
     arguments = parser.parse_args()
     if "--out" not in arguments.words:
-        parser.error("name the run with --out")
+        parser.error("name the run folder with --out")
     found = figures(*watch(arguments.words))
-    about = {
-        "command": f"divconq {' '.join(arguments.words)}",
-        "code": code_version(arguments.commit),
-        "hardware": hardware("auto"),
-    }
     for name, value in found.items():
         print(f"{name}: {value}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(about | found, indent=1) + "\n")
+    if arguments.append:
+        code, date = code_version(arguments.commit), datetime.now(timezone.utc).isoformat(timespec="seconds")
+        about = {
+            "name": f"{code} {date}",
+            "commit": code[:7],
+            "about": arguments.about,
+            "date": date,
+            "command": f"divconq {' '.join(arguments.words)}",
+            "code": code,
+            "hardware": hardware("auto"),
+        }
+        with arguments.append.open("a") as file:
+            file.write(json.dumps(about | found) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""How large the gradient of a loss is beside the weights, which is what weight decay must be measured by.
+"""Measure the size of a loss's gradient relative to the weights, which determines the effect of weight decay.
 
     python benchmarks/gradients.py tables/cub_losses.yaml --rows triplet,npairs --root DIR [--import FILE.py] ...
 
-Adam divides a gradient by its own size, so that a loss may be multiplied by anything. Its weight decay is added to the
-gradient before that: decay in the units of rms(gradient) / rms(weight) says how much of a step is decay. Printed for
-each row of the table: the median of that over the layers, at the first batch of all, where there is one cluster.
+Adam divides a gradient by its size, so a factor of the loss has no effect. Weight decay is added to the gradient before
+that: decay in units of rms(gradient) / rms(weight) is its share of a step. For each row of a table, this prints the
+median over the layers at the first batch, when there is one cluster.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def rms(x: Tensor) -> float:
 
 
 def gradient_over_weight(config: Config) -> float:
-    """The median over the layers."""
+    """Return the median over the layers."""
     job = prepare(config)
     _, batches = EpochBatches(job).of(0)
     torch.manual_seed(config.optimisation.seed)
@@ -39,8 +39,8 @@ def gradient_over_weight(config: Config) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("table", type=Path)
-    parser.add_argument("--rows", help="which, with commas between them; all by default")
-    parser.add_argument("--commit", help="of the code, where there is no git")
+    parser.add_argument("--rows", help="names with commas between them; all by default")
+    parser.add_argument("--commit", help="commit of the code, if there is no git")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--root", type=Path)
     parser.add_argument("--import", dest="import_file", type=Path)

@@ -1,9 +1,9 @@
-"""How near to the training classes are those that are held out, and the test classes? Super-categories tell.
+"""Measure how many held-out classes and test classes have a relative among the training classes.
 
     python benchmarks/relatives.py cub --root DIR
 
-For each seed: the share of the held-out classes that have a relative, a class of the same super-category, among those
-that are trained on; and the same of the test classes.
+A relative is a class of the same super-category. Prints the share for the test classes, and for the held-out classes of
+each seed.
 """
 
 import argparse
@@ -13,14 +13,14 @@ from divconq.data import ImageSet, hold_out, open_dataset
 
 
 def families(images: ImageSet) -> list[int]:
-    """The super-category of each class."""
+    """Return the super-category of each class."""
     assert images.groups is not None, "the data has no super-categories"
     of = dict(zip(images.labels.tolist(), images.groups.tolist(), strict=True))
     return [of[label] for label in sorted(of)]
 
 
 def related(images: ImageSet, trained: ImageSet) -> float:
-    """The share of the classes of ``images`` with a relative among those of ``trained``."""
+    """Return the share of the classes of ``images`` that have a relative in ``trained``."""
     known, asked = set(families(trained)), families(images)
     return sum(family in known for family in asked) / len(asked)
 

@@ -1,10 +1,10 @@
-"""What a report takes: seconds of each part and the highest memory, of a made-up run of any size.
+"""Measure a report of a made-up run of any size: seconds of each part and peak memory.
 
     python benchmarks/report_cost.py                                                        # SOP's size
     python benchmarks/report_cost.py --train 5864 --test 5924 --classes 100 --clusters 4    # CUB's
 
-The run has a log, divisions and a checkpoint; its embeddings, random points around random centres, lie in the run's
-folder as those of an earlier report would. The images are grey.
+The run has a log, divisions, a checkpoint, and embeddings from an earlier report: random points around random centres.
+The images are grey.
 """
 
 import argparse
@@ -31,11 +31,11 @@ from divconq.runs import checkpoints
 from divconq.runs.folder import Run
 
 DIM, EPOCHS, EVERY = 512, 20, 2
-SPREAD = 1.9  # of the points of a class around their centre, in each dimension; centres have 1
+SPREAD = 1.9  # of the points of a class around its centre, in each dimension; that of the centres is 1
 
 
 def made_up(n: int, classes: int, generator: torch.Generator) -> tuple[ImageSet, Tensor]:
-    """Grey images of so many classes, and their embeddings."""
+    """Return grey images and their embeddings."""
     labels = torch.arange(n) % classes
     f = torch.randn(classes, DIM, generator=generator)[labels]
     f += SPREAD * torch.randn(n, DIM, generator=generator)
@@ -45,7 +45,7 @@ def made_up(n: int, classes: int, generator: torch.Generator) -> tuple[ImageSet,
 
 
 def made_up_run(folder: Path, images: dict[str, ImageSet], f: dict[str, Tensor], k: int) -> None:
-    """A run folder as training and an earlier report leave it."""
+    """Make a run folder as training and an earlier report leave it."""
     generator, n = torch.Generator().manual_seed(1), len(images["train"])
     config = Config.of(data="made up", backbone="small", pretrained=False, dim=DIM, k_max=k, epochs=EPOCHS)
     run, masks = Run.create(folder, config), Masks(DIM, k)
@@ -74,12 +74,12 @@ def made_up_run(folder: Path, images: dict[str, ImageSet], f: dict[str, Tensor],
 
 
 def kind(images: dict[str, ImageSet], some: ImageSet) -> str:
-    """Which split it is."""
+    """Return the name of the split."""
     return next(split for split, known in images.items() if known is some)
 
 
 def main() -> None:
-    """Make a run, and its report; print what it took."""
+    """Make a run and its report; print the cost."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--train", type=int, default=59_551)
     parser.add_argument("--test", type=int, default=60_502)
@@ -110,7 +110,7 @@ def main() -> None:
     print(f"{'in all':30s}{moments[-1][1] - moments[0][1]:8.1f} s")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(
-        f"highest memory {peak / 2**20:.2f} GiB, before it {before / 2**20:.2f} GiB; page {size / 2**20:.1f} MiB"
+        f"peak memory {peak / 2**20:.2f} GiB, before it {before / 2**20:.2f} GiB; page {size / 2**20:.1f} MiB"
     )
     print(f"R@1 of the points {100 * findings.subspaces.final_recall:.1f}%; missing: {findings.missing}")
     print(

@@ -214,7 +214,10 @@ def test_collapse_is_warned_of(tiny, tmp_path, monkeypatch):
         ({"backbone": "resnet_50"}, "unknown backbone"),
         ({"data": "nowhere"}, "no dataset is called 'nowhere' and no folder of that name exists"),
         ({"division": "labels"}, "needs super-categories"),
-        ({"ks": (1, 64)}, "Recall@64 needs 64 images in the gallery, and a test query has 47; add test images"),
+        (
+            {"ks": (1, 64)},
+            "Recall@64 needs 64 images in the gallery, and a test query has 47; add test images",
+        ),
         (
             {"val_classes": 7},
             "val_classes must leave at least two classes to train on: at most 6 of 8, got 7",

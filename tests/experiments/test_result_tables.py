@@ -51,6 +51,15 @@ def test_every_speed_table_is_on_a_page(tables: ModuleType) -> None:
         assert f"(results/{line.name})" in pages, f"no page names {line.name}"
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "benchmarks").glob("*.md")), ids=lambda page: page.stem)
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text()
+    for link in re.findall(r"\]\(([\w./]+)(?:#[\w-]*)?\)", text):
+        assert (page.parent / link).exists(), link
+    for name in re.findall(r"(?:benchmarks|tables)/\w+\.(?:py|yaml)", text.replace("tables/TABLE.yaml", "")):
+        assert (ROOT / name).exists(), name
+
+
 # Figures in the prose of cub.md that no table of the same section shows: the interval of fixed masks at the epochs
 # selected by R@1 on held-out classes, and the score in the authors' repository.
 NOT_IN_A_TABLE = {"-2.14", "67.39"}

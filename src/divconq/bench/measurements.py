@@ -202,7 +202,7 @@ def measure_training(
 
 def measure_steps(setup: Setup, job: Job) -> tuple[dict[str, Any], dict[str, list[float]]]:
     """Return what is trained with its rates, and images per second of each round."""
-    sizes, config = setup.sizes, job.config
+    sizes = setup.sizes
     rates, way = training_rates(job, epochs=sizes.epochs, rounds=sizes.rounds)
     training = {
         "backbone": sizes.backbone,

@@ -86,7 +86,8 @@ def append_result(file: Path, result: Result) -> None:
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     values = dataclasses.asdict(result)
-    line = json.dumps({"format": FORMAT, "name": values.pop("name"), **values})
+    values = {"format": FORMAT, "name": values.pop("name"), **values}
+    line = json.dumps(values, separators=(",", ":"))
     with file.open("a+b") as stream:
         _lock(stream)
         stream.seek(0)

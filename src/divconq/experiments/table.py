@@ -129,9 +129,7 @@ def parse_table(name: str, text: str) -> Table:
     [('plain', 0, 1), ('ours', 0, 4), ('plain', 1, 1), ('ours', 1, 4)]
     """
     given = parse_mapping(name, read_yaml(text, f"the table {name}"), TABLE_KEYS)
-    for key in ("title", "preset"):
-        if key not in given:
-            raise ValueError(f"{name} has no {key!r}; a table needs title, preset and rows")
+    _require(name, given, "title", "preset")
     if "sections" in given:
         sections = parse_mapping(f"{name}: sections", given["sections"])
         rows = [row for key, value in sections.items() for row in _section(name, key, value, given)]
@@ -145,6 +143,12 @@ def parse_table(name: str, text: str) -> Table:
         tuple(rows),
         tuple(given.get("metrics", METRICS)),
     )
+
+
+def _require(where: str, given: Mapping[str, Any], *keys: str) -> None:
+    for key in keys:
+        if key not in given:
+            raise ValueError(f"{where} has no {key!r}; a table needs title, preset and rows")
 
 
 def _section(table: str, name: str, value: object, defaults: Mapping[str, Any]) -> list[Row]:
@@ -166,8 +170,7 @@ def _section(table: str, name: str, value: object, defaults: Mapping[str, Any]) 
 
 
 def _rows(where: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[Row]:
-    if "rows" not in given:
-        raise ValueError(f"{where} has no 'rows'; a table needs title, preset and rows")
+    _require(where, given, "rows")
     rows = parse_mapping(f"{where}: rows", given["rows"])
     if not rows:
         raise ValueError(f"{where}: rows is empty; name at least one")
