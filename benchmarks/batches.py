@@ -34,7 +34,7 @@ from divconq.data.batches.views import stored_side
 from divconq.data.dataset import ImageSet
 from divconq.data.images.cache import cached
 from divconq.data.images.files import open_files
-from divconq.data.images.placement import resident
+from divconq.data.images.placement import move_to_device
 
 SIZE, RESIZE = 224, 256
 PRESETS = ("standard", "geom+color")
@@ -107,7 +107,7 @@ def make_ways(
     """Return, for each preset and way, a function that yields an epoch of batches."""
     (pixels,) = open_files([files], size=stored_side(RESIZE), workers=os.cpu_count())
     images = ImageSet(pixels, torch.zeros(len(files), dtype=torch.int64), ("any",), tuple(map(str, files)))
-    (images,) = resident([cached(images, folder)], device)
+    (images,) = move_to_device([cached(images, folder)], device)
     drawn = torch.randint(
         len(files), (given.batches, given.batch), generator=torch.Generator().manual_seed(0)
     )

@@ -17,11 +17,9 @@ from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
-from divconq.analysis.output import write_report
-from divconq.analysis.runs import read_run
 from torch import Tensor
 
-from divconq.analysis import embeddings, study
+from divconq.analysis import analyse, embedding_cache, read_run, study, write_report
 from divconq.config import Config
 from divconq.data.dataset import ImageSet, InMemory
 from divconq.experiments.origin import code_version, hardware
@@ -68,9 +66,9 @@ def made_up_run(folder: Path, images: dict[str, ImageSet], f: dict[str, Tensor],
     )
     record = read_run(folder)
     with patch.object(
-        embeddings, "embed_images", lambda config, model, some, progress: f[kind(images, some)]
+        embedding_cache, "embed_images", lambda config, model, some, progress: f[kind(images, some)]
     ):
-        embeddings.embeddings(record, record.snapshot(), images)
+        embedding_cache.cached_embeddings(record, record.snapshot(), images)
 
 
 def kind(images: dict[str, ImageSet], some: ImageSet) -> str:
@@ -98,13 +96,13 @@ def main() -> None:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         moments: list[tuple[str, float]] = []
         with patch.object(study, "images_of", lambda config: images):
-            findings, pictures = study.analyse(
+            findings, pictures = analyse(
                 [run], device="cpu", say=lambda line: moments.append((line, time.monotonic()))
             )
         moments.append(("figures and page", time.monotonic()))
         size = write_report(findings, pictures, Path(folder, "report")).stat().st_size
         moments.append(("end", time.monotonic()))
-    assert findings.subspaces is not None
+    subspaces = findings.chapters["subspaces"]
     for (name, start), (_, end) in itertools.pairwise(moments):
         print(f"{name:30s}{end - start:8.1f} s")
     print(f"{'in all':30s}{moments[-1][1] - moments[0][1]:8.1f} s")
@@ -112,7 +110,7 @@ def main() -> None:
     print(
         f"peak memory {peak / 2**20:.2f} GiB, before it {before / 2**20:.2f} GiB; page {size / 2**20:.1f} MiB"
     )
-    print(f"R@1 of the points {100 * findings.subspaces.final_recall:.1f}%; missing: {findings.missing}")
+    print(f"R@1 of the points {100 * subspaces.final_recall:.1f}%; missing: {findings.missing}")
     print(
         f"{code_version()}, {hardware('cpu')}, torch {torch.__version__}, {torch.get_num_threads()} threads"
     )

@@ -209,12 +209,12 @@ def measure_steps(setup: Setup, job: Job) -> tuple[dict[str, Any], dict[str, lis
         "image_size": sizes.image_size,
         "batch": sizes.batch,
         "dim": sizes.dim,
-        "augmentation": config.data.augmentation,
-        "crop": config.data.crop,
+        "augmentation": setup.augmentation,
+        "crop": setup.crop,
         "clusters": job.dc.masks.k,
-        "precision": "bf16" if uses_bf16(config.runtime.precision, job.device) else "fp32",
+        "precision": "bf16" if uses_bf16(setup.precision, job.device) else "fp32",
         "way": way,
-        "steps": -(-len(job.train) // config.optimisation.batch) * sizes.epochs,
+        "steps": -(-len(job.train) // sizes.batch) * sizes.epochs,
         **{name: rate(values) for name, values in rates.items()},
     }
     return training, rates
