@@ -53,5 +53,5 @@ def test_the_command_line_trains_with_a_loss_of_your_own(tiny, mine, tmp_path):
     main(["train", "--out", str(tmp_path / "run"), *words])
     run = Run.open(tmp_path / "run")
     assert run.config.loss.args == {"scale": 3}
-    assert run.load()["loss"]["centres"].shape[1] == tiny.dim
+    assert run.load()["divide_and_conquer"]["objective.loss.centres"].shape[1] == tiny.model.dim
     assert torch.isfinite(torch.tensor(run.metrics()[0]["loss"]))
