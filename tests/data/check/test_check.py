@@ -9,8 +9,9 @@ import torch
 from PIL import Image
 
 from divconq.data import open_dataset
-from divconq.data.check import DUPLICATE_KINDS, FILE_KINDS, KINDS, LABEL_KINDS, check_dataset
+from divconq.data.check import check_dataset
 from divconq.data.check.file_kinds import kinds_of_file
+from divconq.data.check.kinds import DUPLICATE_KINDS, FILE_KINDS, KINDS, LABEL_KINDS
 from divconq.data.dataset import Dataset, ImageSet, InMemory
 
 BROKEN = [kind for kind in FILE_KINDS if FILE_KINDS[kind].problem]

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from divconq.data.dataset import ImageSet, ImageStore, Subset
 from divconq.data.images.cache_files import CacheFiles, exclusive, print_status
 from divconq.data.images.cache_reuse import FORMAT, delete_superseded, find_cached
-from divconq.data.images.decoding import Box, UnreadableError, decode
+from divconq.data.images.decoding import Box, UnreadableError, decode, prepare_pillow
 from divconq.data.images.file_checks import refuse_unreadable
 from divconq.data.images.files import ImageFiles
 from divconq.data.images.fingerprints import cache_folder, fingerprint
@@ -121,6 +121,7 @@ def _fill(
         files.partial.write_bytes(b"")
         os.truncate(files.partial, len(fingerprints) * files.row)
     _replace(files.index, json.dumps({"format": FORMAT, "size": files.size, "stamps": fingerprints}).encode())
+    prepare_pillow()
     held = find_cached(files, set(fingerprints))
     boxes = _boxes(store)
     reasons: list[str | None] = [None] * len(fingerprints)

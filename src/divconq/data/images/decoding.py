@@ -17,21 +17,26 @@ if TYPE_CHECKING:
     from PIL import Image
 
 ORIENTATION = 0x0112  # EXIF tag: the rotation of the stored pixels
-FORMATS = (
-    "JPEG",
-    "PNG",
-    "WEBP",
-    "BMP",
-    "GIF",
-    "TIFF",
-    "PPM",
-)  # not all of Pillow's: EPS would start a program
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # not EPS, which would start a program
 MOST_PIXELS = 178_956_970  # Pillow's own limit, against small files that expand to gigabytes
 LONGEST_SHAPE = 1000  # times as long as wide; a crop of a longer image would show nothing
 
 warnings.filterwarnings("ignore", "Image size .* could be decompression bomb")  # MOST_PIXELS is the limit
 
 Box: TypeAlias = tuple[float, float, float, float]
+
+
+def prepare_pillow() -> None:
+    """Set up Pillow once, before threads and processes start: load its formats, let it reuse its memory.
+
+    Without reuse, each image costs hundreds of page faults, a fifth of the time to decode it.
+
+    >>> prepare_pillow()
+    """
+    from PIL import Image
+
+    Image.init()
+    Image.core.set_blocks_max(8)  # type: ignore[attr-defined]  # blocks of at most 16 MB
 
 
 class UnreadableError(ValueError):
@@ -114,9 +119,7 @@ def decode(file: Path, size: int, box: Box | None = None) -> UInt8[np.ndarray, "
         width, height = image.size
         left, top, right, bottom = x1 * width, y1 * height, x2 * width, y2 * height
         x, y = int(left), int(top)
-        part = _rgb(image).crop(
-            (x, y, ceil(right), ceil(bottom))
-        )  # else the filter would use pixels outside the box
+        part = _rgb(image).crop((x, y, ceil(right), ceil(bottom)))  # the filter must not see more
         resized = part.resize(
             _resized_size((x2 - x1) * full[0] / ((y2 - y1) * full[1]), size),
             Image.Resampling.BILINEAR,

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
+from divconq.data.images.decoding import prepare_pillow
 from divconq.data.images.workers import map_in_threads, parallel_map
 
 Result = TypeVar("Result")
@@ -22,9 +23,7 @@ def map_files(
     >>> map_files(lambda file: file.suffix, [Path("1.jpg"), Path("2.png")], 2, "reading")
     ['.jpg', '.png']
     """
-    from PIL import Image
-
-    Image.init()  # once, before threads and processes start
+    prepare_pillow()
     return list(
         tqdm(
             parallel_map(work, files, workers),

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from divconq.data.images.decoding import UnreadableError, exif_orientation, open_image
+from divconq.data.images.decoding import UnreadableError, exif_orientation, open_image, prepare_pillow
 from divconq.data.images.file_checks import refuse_unreadable
 from divconq.data.images.fingerprints import cache_folder, fingerprint
 from divconq.data.images.workers import map_in_threads, parallel_map
@@ -58,9 +58,7 @@ def upright_sizes(files: Sequence[Path], workers: int) -> Int64[Tensor, "n 2"]:
 
 
 def _read_sizes(files: Sequence[Path], workers: int) -> Int64[Tensor, "n 2"]:
-    from PIL import Image
-
-    Image.init()  # once, before threads and processes start
+    prepare_pillow()
     sizes = list(parallel_map(_size_or_reason, files, workers))
     if not _keep_broken.get():
         refuse_unreadable(files, [size if isinstance(size, str) else None for size in sizes])
