@@ -3,6 +3,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from unittest.mock import patch
 
@@ -74,6 +75,18 @@ def test_every_setting_is_a_documented_flag(capsys):
             continue
         name = "import" if setting == "import_file" else setting.replace("_", "-")
         assert re.search(rf"--{name}[ ,]", text), name
+
+
+def test_help_is_grouped_by_section_and_shows_the_values_of_the_preset(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "sop", "--help"])
+    text = capsys.readouterr().out
+    for section in fields(Config):
+        assert f" {section.name} options " in text
+    assert re.search(r"--k-max INT[^-]*\(default: 32\)", text)
+    division = text[text.index(" division options ") : text.index(" masks options ")]
+    assert "--k-max" in division
+    assert "--overlap-weight" not in division
 
 
 def test_presets_are_listed_and_shown(capsys):

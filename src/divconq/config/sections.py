@@ -13,12 +13,12 @@ from tyro.conf import Suppress, arg
 
 from divconq.checks import SettingError
 from divconq.division import DIVISIONS
-from divconq.io.yaml_values import Above, AtLeast, Below, NotEmpty, OneOf, PowerOfTwo, convert, metavar
+from divconq.io.yaml_values import NOT_EMPTY, POWER_OF_TWO, above, at_least, below, convert, metavar, one_of
 from divconq.masks import MASKS
 
-Count = Annotated[int, AtLeast(0)]
-Positive = Annotated[int, AtLeast(1)]
-NonNegative = Annotated[float, AtLeast(0)]
+Count = Annotated[int, at_least(0)]
+Positive = Annotated[int, at_least(1)]
+NonNegative = Annotated[float, at_least(0)]
 RGB = tuple[float, float, float]
 
 
@@ -60,7 +60,7 @@ class DataConfig(Section):
     """demo, a benchmark (cub, cars, sop, inshop, vehicleid), a folder of class folders, or a .csv or .parquet file."""
     root: Path | None = None
     """Folder of a benchmark on disk."""
-    test_classes: Annotated[float, Above(0), Below(1)] = 0.5
+    test_classes: Annotated[float, above(0), below(1)] = 0.5
     """Share of the classes to test on, for own photos without a test folder."""
     val_classes: Count = 0
     """Training classes to hold out; the best epoch is then chosen by MAP@R on them, not on the test classes."""
@@ -96,7 +96,7 @@ class ModelConfig(Section):
     """Dimensions of the embedding [d]."""
     pooling: Literal["avg", "max", "avgmax"] = "avg"
     """Pooling of the backbone's feature map into a vector."""
-    dropout: Annotated[float, AtLeast(0), Below(1)] = 0.01
+    dropout: Annotated[float, at_least(0), below(1)] = 0.01
     """Dropout before the embedding layer."""
     freeze_batchnorm: bool = True
     """Keep the pretrained running statistics of BatchNorm."""
@@ -110,11 +110,11 @@ class ModelConfig(Section):
 class DivisionConfig(Section):
     """The division of the data into clusters."""
 
-    strategy: Annotated[str, OneOf(DIVISIONS), arg(name="division", metavar=metavar(DIVISIONS))] = (
+    strategy: Annotated[str, one_of(DIVISIONS), arg(name="division", metavar=metavar(DIVISIONS))] = (
         "progressive"
     )
     """How to divide the data: double the clusters step by step, all at once, at random, or by super-category."""
-    k_max: Annotated[int, PowerOfTwo()] = 4
+    k_max: Annotated[int, POWER_OF_TWO] = 4
     """Largest number of clusters and subspaces, a power of two; 1 is plain training [K_max]."""
     divide_every: Positive = 10
     """Epochs between divisions [E]."""
@@ -132,15 +132,15 @@ class DivisionConfig(Section):
 class MasksConfig(Section):
     """The division of the embedding into subspaces."""
 
-    kind: Annotated[str, OneOf(MASKS), arg(name="masks", metavar=metavar(MASKS))] = "learned"
+    kind: Annotated[str, one_of(MASKS), arg(name="masks", metavar=metavar(MASKS))] = "learned"
     """Subspaces: learned masks, fixed orthogonal blocks, or the whole embedding for every cluster."""
     overlap_weight: NonNegative = 1.0
     """Weight of the overlap of the masks in the loss [lambda]."""
-    lr_scale: Annotated[float, AtLeast(0), arg(name="mask_lr_scale")] = 100.0
+    lr_scale: Annotated[float, at_least(0), arg(name="mask_lr_scale")] = 100.0
     """Learning rate of the masks, as a multiple of lr."""
-    weight_decay: Annotated[float, AtLeast(0), arg(name="mask_weight_decay")] = 0.0
+    weight_decay: Annotated[float, at_least(0), arg(name="mask_weight_decay")] = 0.0
     """Weight decay of the masks."""
-    split_noise: Annotated[float, AtLeast(0), Below(1), arg(name="mask_split_noise")] = 0.0
+    split_noise: Annotated[float, at_least(0), below(1), arg(name="mask_split_noise")] = 0.0
     """Relative noise between the two copies of a learned mask; at 0, as in the paper, the overlap has no gradient."""
     reset: Annotated[bool, arg(name="mask_reset")] = True
     """Reset Adam's moments of the masks when they are split."""
@@ -160,7 +160,7 @@ class LossConfig(Section):
     """Any miner of pytorch-metric-learning, for its losses."""
     miner_args: Suppress[dict[str, Any]] = field(default_factory=dict)
     """Keyword arguments of the miner."""
-    lr_scale: Annotated[float, AtLeast(0), arg(name="loss_lr_scale")] = 100.0
+    lr_scale: Annotated[float, at_least(0), arg(name="loss_lr_scale")] = 100.0
     """Learning rate of the loss's own parameters, as a multiple of lr."""
 
 
@@ -170,11 +170,11 @@ class OptimisationConfig(Section):
 
     epochs: Positive = 120
     """Number of epochs."""
-    batch: Annotated[int, AtLeast(2)] = 112
+    batch: Annotated[int, at_least(2)] = 112
     """Images in a batch; all come from one cluster."""
-    per_class: Annotated[int, AtLeast(2)] | None = None
+    per_class: Annotated[int, at_least(2)] | None = None
     """Images of each class in a batch; None draws the images uniformly."""
-    lr: Annotated[float, Above(0)] = 1e-5
+    lr: Annotated[float, above(0)] = 1e-5
     """Learning rate of Adam."""
     head_lr_scale: NonNegative = 1.0
     """Learning rate of the embedding layer, as a multiple of lr."""
@@ -210,9 +210,9 @@ class RuntimeConfig(Section):
 class EvaluationConfig(Section):
     """The scores of a run."""
 
-    every: Annotated[int, AtLeast(1), arg(name="eval_every")] = 1
+    every: Annotated[int, at_least(1), arg(name="eval_every")] = 1
     """Epochs between evaluations; the last epoch is always evaluated."""
-    ks: Annotated[tuple[Positive, ...], NotEmpty()] = (1, 2, 4, 8)
+    ks: Annotated[tuple[Positive, ...], NOT_EMPTY] = (1, 2, 4, 8)
     """The k of Recall@k."""
     nmi: bool = True
     """Also cluster the test images and report NMI."""

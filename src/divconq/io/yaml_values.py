@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -63,56 +63,33 @@ def write_yaml(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class AtLeast:
-    """A lower bound; used as ``Annotated[int, AtLeast(1)]``."""
+class Limit:
+    """The allowed values of a setting, used as ``Annotated[int, at_least(1)]``.
 
-    bound: float
+    ``problem`` returns what was wanted and what came, or "" if the value is allowed.
+    """
 
-    def problem(self, value: float) -> str:
-        """Return what was wanted and what came, or "" if the value is allowed."""
-        return "" if value >= self.bound else f"at least {self.bound}, got {value}"
-
-
-@dataclass(frozen=True)
-class Above:
-    """A lower bound that is itself excluded."""
-
-    bound: float
-
-    def problem(self, value: float) -> str:
-        """Return what was wanted and what came, or "" if the value is allowed."""
-        return "" if value > self.bound else f"above {self.bound}, got {value}"
+    problem: Callable[[Any], str]
 
 
-@dataclass(frozen=True)
-class Below:
-    """An upper bound that is itself excluded."""
-
-    bound: float
-
-    def problem(self, value: float) -> str:
-        """Return what was wanted and what came, or "" if the value is allowed."""
-        return "" if value < self.bound else f"below {self.bound}, got {value}"
+def at_least(bound: float) -> Limit:
+    """Return the limit of the numbers from ``bound`` on."""
+    return Limit(lambda value: "" if value >= bound else f"at least {bound}, got {value}")
 
 
-@dataclass(frozen=True)
-class PowerOfTwo:
-    """The numbers 1, 2, 4, 8, ..."""
-
-    def problem(self, value: int) -> str:
-        """Return what was wanted and what came, or "" if the value is allowed."""
-        return power_of_two_problem(value)
+def above(bound: float) -> Limit:
+    """Return the limit of the numbers above ``bound``."""
+    return Limit(lambda value: "" if value > bound else f"above {bound}, got {value}")
 
 
-@dataclass(frozen=True, eq=False)
-class OneOf:
-    """The value must be a name in a table."""
+def below(bound: float) -> Limit:
+    """Return the limit of the numbers below ``bound``."""
+    return Limit(lambda value: "" if value < bound else f"below {bound}, got {value}")
 
-    table: Mapping[str, object]
 
-    def problem(self, value: str) -> str:
-        """Return the end of an error message, or "" if the value is in the table."""
-        return "" if value in self.table else choice_problem(value, self.table)
+def one_of(table: Mapping[str, object]) -> Limit:
+    """Return the limit of the names in a table, which may grow."""
+    return Limit(lambda value: "" if value in table else choice_problem(value, table))
 
 
 def metavar(table: Iterable[str]) -> str:
@@ -124,13 +101,8 @@ def metavar(table: Iterable[str]) -> str:
     return "{" + ",".join(table) + "}"
 
 
-@dataclass(frozen=True)
-class NotEmpty:
-    """A list of at least one value."""
-
-    def problem(self, value: Sequence[object]) -> str:
-        """Return what was wanted and what came, or "" if the value is allowed."""
-        return "" if value else "a list of at least one value, got none"
+POWER_OF_TWO = Limit(power_of_two_problem)
+NOT_EMPTY = Limit(lambda value: "" if value else "a list of at least one value, got none")
 
 
 def convert(kind: Any, value: object) -> Any:  # noqa: ANN401
@@ -140,7 +112,7 @@ def convert(kind: Any, value: object) -> Any:  # noqa: ANN401
 
     >>> convert(float, 1), convert(int | None, None), convert(tuple[float, float], [0, 1])
     (1.0, None, (0.0, 1.0))
-    >>> convert(Annotated[int, AtLeast(1)], 0)
+    >>> convert(Annotated[int, at_least(1)], 0)
     Traceback (most recent call last):
     ValueError: at least 1, got 0
     """
@@ -148,9 +120,7 @@ def convert(kind: Any, value: object) -> Any:  # noqa: ANN401
     if origin is Annotated:
         made = convert(options[0], value)
         for extra in options[1:]:
-            if isinstance(extra, AtLeast | Above | Below | NotEmpty | OneOf | PowerOfTwo) and (
-                problem := extra.problem(made)
-            ):
+            if isinstance(extra, Limit) and (problem := extra.problem(made)):
                 raise ValueError(problem)
         return made
     if origin in (Union, UnionType):
