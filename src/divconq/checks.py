@@ -88,11 +88,11 @@ def check_batch(batch: int, per_class: int | None) -> None:
     divconq.checks.SettingError: batch must be a multiple of per_class = 3 and at least twice as large, got 10; ...
     """
     if batch < 2:
-        raise SettingError(f"batch must be at least 2, got {batch}")
+        raise SettingError(f"batch must be at least 2, got {batch}; a loss compares images")
     if per_class is None:
         return
     if per_class < 2:
-        raise SettingError(f"per_class must be at least 2, got {per_class}")
+        raise SettingError(f"per_class must be at least 2, got {per_class}; use None for uniform batches")
     if batch % per_class or batch < 2 * per_class:
         lower = max(2, batch // per_class) * per_class
         raise SettingError(

@@ -625,7 +625,7 @@ COMMANDS = (
     Refusal(
         "`--tensorboard` or `--wandb` without the package",
         lambda: without_module("torch.utils.tensorboard", "--tensorboard"),
-        varies=r"(?<=there \().*(?=\);)",
+        varies=r"(?<=imported \().*(?=\);)",
     ),
     Refusal("`--wandb` without a login", not_logged_in, varies=r"(?<=in \().*(?=\);)"),
     Refusal("a logger that does not exist", lambda: check_loggers(["tensorbord"])),
@@ -655,7 +655,6 @@ SETTINGS = (
     Refusal("a word for a number", lambda: DataConfig(image_size="224")),
     Refusal("true for a number", lambda: Config.of(epochs=True)),
     Refusal("a number that is not finite", lambda: Config.of(weight_decay=float("nan"))),
-    Refusal("a removed setting", lambda: from_yaml("mean: [0.5, 0.5, 0.5]")),
     Refusal("a learning rate that is not positive", lambda: Config.of(lr=0.0)),
     Refusal("a dropout out of range", lambda: Config.of(dropout=1.0)),
     Refusal(
@@ -937,7 +936,7 @@ DIVISION = (
     ),
     Refusal("groups of one image", lambda: sampled(per_class=1)),
     Refusal("a batch that is no multiple", lambda: sampled(per_class=3)),
-    Refusal("no cluster with two classes of two images", lambda: sampled(classes=torch.arange(8))),
+    Refusal("no cluster with two classes of two images", lambda: sampled(labels=torch.arange(8))),
 )
 
 RUNS = (
