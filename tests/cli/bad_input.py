@@ -906,6 +906,10 @@ DIVISION = (
     Refusal("a division by embeddings, without them", divided),
     Refusal("a division by super-categories, without them", lambda: divided("labels")),
     Refusal(
+        "the same, in a loop of your own",
+        lambda: DivideAndConquer(lambda z, y: z.sum(), labels(), dim=4, batch=4, k_max=2, division="labels"),
+    ),
+    Refusal(
         "embeddings of other images", lambda: divided(x=points(7)), "embed every training image, in order"
     ),
     Refusal("embeddings that are not finite", lambda: kmeans(torch.full((4, 2), torch.nan), 2)),
