@@ -1095,7 +1095,6 @@ UNLISTED = {
     "masks/__init__.py: __getattr__": "the same",
     "analysis/run_record.py: _read_division": "listed by read_run as what is missing of a run",
     "runs/checkpoints.py: _write_archive": "what the system says of a full disk",
-    "data/images/workers.py: work_on": "what the system said in another process, in its words",
     "distributed/first_process.py: _raise_on_all": "what another process said, in its words",
     "training/stop_signals.py: StopSignals._record": "Ctrl-C or SIGTERM, which is not an error",
     "recorder.py: Recorder._halt": "the same",
