@@ -130,7 +130,7 @@ def test_a_file_is_executed_once_per_process_unless_it_failed(tmp_path):
 
 
 def test_a_trained_run_is_opened_by_a_string_or_a_path(tmp_path):
-    config = Config(backbone="small", pretrained=False, dim=8)
+    config = Config.of(backbone="small", pretrained=False, dim=8)
     Run.create(tmp_path / "run", config).export(make_model("small", 8), torch.ones(8))
     for folder in (tmp_path / "run", str(tmp_path / "run")):
         assert TrainedRun(folder, device="cpu").config == config

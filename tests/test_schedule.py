@@ -3,9 +3,14 @@ import warnings
 import pytest
 
 from divconq.config import Config
-from divconq.divide_and_conquer import divides, k_reached, warn_if_too_short
+from divconq.division.schedule import divides, k_reached, warn_if_too_short
 from divconq.presets import PRESETS, preset
 from divconq.train import train
+
+
+def arguments(config):
+    division = config.division
+    return config.optimisation.epochs, division.strategy, division.k_max, division.divide_every
 
 
 @pytest.mark.parametrize(
@@ -21,15 +26,15 @@ from divconq.train import train
 )
 def test_clusters_double_with_every_division(settings, k):
     config = Config.of(divide_every=10, **settings)
-    assert k_reached(config.division, config.optimisation.epochs) == k
-    assert any(divides(config.division, epoch) for epoch in range(config.optimisation.epochs)) == (k > 1)
+    assert k_reached(*arguments(config)) == k
+    epochs, *division = arguments(config)
+    assert any(divides(epoch, *division) for epoch in range(epochs)) == (k > 1)
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_get_to_all_their_clusters(name):
     with warnings.catch_warnings(action="error"):
-        config = preset(name)
-        warn_if_too_short(config.division, config.optimisation.epochs)
+        warn_if_too_short(*arguments(preset(name)))
 
 
 def test_a_run_says_at_once_that_it_is_too_short(tiny, tmp_path):

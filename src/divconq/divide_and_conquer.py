@@ -1,6 +1,5 @@
 """THE algorithm: divide the data and the embedding, train each subspace on its cluster, conquer."""
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Any, Literal, TypeVar
@@ -16,6 +15,7 @@ from divconq.config import DivisionConfig, MasksConfig, OptimisationConfig
 from divconq.data.batches.sampler import EpochPlan, plan_epoch
 from divconq.distributed import gather, on_first, shard, synchronise
 from divconq.division import DIVISIONS, Partition, divide
+from divconq.division.schedule import divides
 from divconq.masks import Masks
 from divconq.objective import Objective
 
@@ -147,7 +147,8 @@ class DivideAndConquer(nn.Module):
 
     def divides(self, epoch: int) -> bool:
         """Whether the schedule has a division before ``epoch``."""
-        return divides(self.settings, epoch)
+        settings = self.settings
+        return divides(epoch, settings.strategy, settings.k_max, settings.divide_every)
 
     def division_due(self, epoch: int) -> bool:
         """Whether ``epoch`` begins with a division that has not been made yet."""
@@ -292,43 +293,6 @@ class ClusterBatches(Sampler[list[int]]):
 
     def __len__(self) -> int:
         return len(self.plan)
-
-
-def divides(division: DivisionConfig, epoch: int) -> bool:
-    """Whether the data is divided before ``epoch``: every E epochs, with flat division also before the first.
-
-    >>> [epoch for epoch in range(9) if divides(DivisionConfig(divide_every=4), epoch)]
-    [4, 8]
-    """
-    first = 0 if DIVISIONS[division.strategy].at_once else 1
-    return division.k_max > 1 and epoch >= first and epoch % division.divide_every == 0
-
-
-def k_reached(division: DivisionConfig, epochs: int) -> int:
-    """Return the number of clusters in the last of ``epochs`` epochs: a division doubles it up to ``k_max``.
-
-    >>> [k_reached(DivisionConfig(k_max=16, divide_every=every), epochs=30) for every in (5, 10, 20)]
-    [16, 4, 2]
-    """
-    if DIVISIONS[division.strategy].at_once:
-        return division.k_max
-    divisions = sum(divides(division, epoch) for epoch in range(epochs))
-    return min(division.k_max, 1 << divisions)
-
-
-def warn_if_too_short(division: DivisionConfig, epochs: int) -> None:
-    """Warn if a run of ``epochs`` epochs ends before it has ``k_max`` clusters.
-
-    >>> warn_if_too_short(DivisionConfig(k_max=4, divide_every=10), epochs=30)
-    """
-    if (k := k_reached(division, epochs)) < division.k_max:
-        doublings = division.k_max.bit_length() - 1
-        warnings.warn(
-            f"the run will end with K = {k} of k_max = {division.k_max}, since it divides every "
-            f"{division.divide_every} of its {epochs} epochs; raise --epochs above "
-            f"{doublings * division.divide_every}, or lower --divide-every or --k-max",
-            stacklevel=2,
-        )
 
 
 def reset_moments(optimizer: Optimizer, module: nn.Module) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from divconq.config import Config
 from divconq.distributed import on_every, on_first, synchronise
-from divconq.divide_and_conquer import warn_if_too_short
+from divconq.division.schedule import warn_if_too_short
 from divconq.recorder import Recorder
 from divconq.training.batches import EpochBatches
 from divconq.training.loggers import check_loggers
@@ -47,7 +47,8 @@ def train(
     and writes.
     """
     on_first(check_loggers, loggers)
-    on_first(warn_if_too_short, config.division, config.optimisation.epochs)
+    division, epochs = config.division, config.optimisation.epochs
+    on_first(warn_if_too_short, epochs, division.strategy, division.k_max, division.divide_every)
     job = on_every(prepare, config)
     model, dc, step = job.model, job.dc, job.step()
     synchronise(model, dc)
@@ -68,7 +69,7 @@ def train(
                 for images, labels, cluster in images_of_epoch:
                     loss, finite = step(images, labels, None if dc.finetunes(epoch) else cluster)
                     recorder.after_step(loss, finite)
-                if epoch + 1 < config.optimisation.epochs and not dc.divides(epoch + 1):
+                if epoch + 1 < epochs and not dc.divides(epoch + 1):
                     batches.prepare(epoch + 1)  # while a GPU still computes the last steps
                 recorder.end_steps()
 

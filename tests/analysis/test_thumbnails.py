@@ -44,9 +44,9 @@ def test_every_referenced_image_is_loaded_once():
     more = (ImageRef("train", 5, "a", ""), ImageRef("test", 7, "a", "", cluster=1))
     made = make_thumbnails(findings(*shown, more=more), {"train": train, "test": test, "gallery": gallery})
     assert set(made) == {("train", 5), ("test", 7), ("test", 199), *(("test", i) for i in range(20, 100))}
-    assert sorted(test.pixels.loaded) == [7, *range(20, 100), 199]
-    assert train.pixels.loaded == [5]
-    assert gallery.pixels.loaded == []
+    assert sorted(test.store.loaded) == [7, *range(20, 100), 199]
+    assert train.store.loaded == [5]
+    assert gallery.store.loaded == []
     for (split, index), jpeg in made.items():
         image = Image.open(io.BytesIO(jpeg))
         aspect = float({"train": train, "test": test}[split].store.aspect[index])

@@ -119,7 +119,9 @@ def test_an_error_of_one_rank_is_raised_by_all(smooth, tmp_path):
     told = run(3, functools.partial(refused, smooth, tmp_path / "run"), tmp_path / "ranks")
     for lacks, few in told:
         assert lacks.startswith("ValueError: no dataset is called 'nowhere'")
-        assert few.startswith("ValueError: 3 processes share the images of a batch and of every split, got 2")
+        assert few.startswith(
+            "ValueError: 3 processes share the images of every batch and split, and there are only 2"
+        )
     assert not (tmp_path / "run").exists()
 
 
@@ -134,7 +136,7 @@ def train_and_die(config, out, which, owner, name, number):
     ("which", "death"),
     [
         (1, ("divconq.training.step:TrainingStep", "__call__", 6)),
-        (0, ("divconq.train", "divide", 1)),
+        (0, ("divconq.divide_and_conquer", "divide", 1)),
         (0, ("divconq.runs.checkpoints", "save", 1)),
     ],
 )

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from divconq.config import Config
-from divconq.divide_and_conquer import k_reached
+from divconq.division.schedule import k_reached
 from divconq.experiments.flags import parse_changes
 from divconq.experiments.settings import KINDS
 from divconq.experiments.table import load_table, parse_table
@@ -138,7 +138,7 @@ def test_every_table_that_we_ship(path):
         assert all(30 < figure < 100 for figure in row.paper.values())
         if row.baseline is not None:
             base = next(other for other in table.rows if other.name == row.baseline)
-            assert table.config(base, 0).k_max == 1 or tuning
+            assert table.config(base, 0).division.k_max == 1 or tuning
             assert set(row.seeds) <= set(base.seeds), "differences are paired by seed"
             assert config.loss == table.config(base, 0).loss
 
@@ -162,7 +162,8 @@ def test_tables_for_all_five_datasets_of_the_paper():
 
 
 def too_short(config):
-    return k_reached(config.division, config.optimisation.epochs) < config.division.k_max
+    epochs, division = config.optimisation.epochs, config.division
+    return k_reached(epochs, division.strategy, division.k_max, division.divide_every) < division.k_max
 
 
 @pytest.mark.parametrize("path", sorted(TABLES.glob("*.yaml")), ids=lambda path: path.stem)

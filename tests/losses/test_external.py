@@ -319,8 +319,3 @@ def test_without_pytorch_metric_learning_the_error_says_how_to_install_it(monkey
 def test_importing_the_losses_does_not_import_pytorch_metric_learning():
     code = "import divconq.losses, sys; sys.exit('pytorch_metric_learning' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_arguments_of_older_run_folders_are_still_understood():
-    loss = make_loss("margin", {"apart": True, "even": True}, num_classes=4, dim=8)
-    assert (loss.without_replacement, loss.equal_pairs) == (True, True)

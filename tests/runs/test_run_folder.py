@@ -5,6 +5,8 @@ import torch
 from safetensors.torch import load_file
 
 from divconq.config import Config
+from divconq.divide_and_conquer import DivideAndConquer
+from divconq.losses import NPairsLoss
 from divconq.masks import Masks
 from divconq.model import make_model
 from divconq.runs import checkpoints
@@ -88,20 +90,36 @@ def test_a_division_is_saved_as_clusters_and_masks(run):
     assert torch.equal(saved["masks"], masks.active())
 
 
-def test_old_and_new_checkpoints_give_the_same_conquered_model(run):
+@pytest.mark.parametrize("step", [0, 3])
+def test_old_and_new_checkpoints_hold_the_same_model_and_algorithm(run, step):
     torch.manual_seed(0)
-    model, masks = make_model("small", 8), Masks(8, run.config.k_max)
-    masks.split_()
-    torch.nn.init.uniform_(masks.weight, 0.5, 2.0)
-    clusters, x = torch.tensor([0, 1, 1]), torch.rand(2, 3, 32, 32)
-    old = {"masks": masks.state_dict(), "partition": clusters, "k": 2, "epoch": 7}
-    new = {"divide_and_conquer": {"masks": masks.state_dict(), "clusters": clusters, "epoch": 7}}
-    expected = model.eval()(x) * masks.conquer()
-    for name, layout in (("divconq checkpoint 2", old), ("divconq checkpoint 3", new)):
-        checkpoints.save(run.folder, "last", {"model": model.state_dict(), **layout, "format": name})
+    model, labels = make_model("small", run.config.model.dim), torch.arange(8) % 2
+    dc = DivideAndConquer(
+        NPairsLoss(), labels, dim=run.config.model.dim, batch=4, division="random", divide_every=7
+    )
+    dc.epoch = 7
+    dc.divide(None, epoch=7)
+    dc.divided_at = 7 if step else None
+    torch.nn.init.uniform_(dc.masks.weight, 0.5, 2.0)
+    x = torch.rand(2, 3, 32, 32)
+    old = {
+        "masks": dc.masks.state_dict(),
+        "loss": dc.loss.state_dict(),
+        "partition": dc.partition.clusters,
+        "k": 2,
+    }
+    expected = model.eval()(x) * dc.masks.conquer()
+    for name, layout in ((2, old), (3, {"divide_and_conquer": dc.state_dict()})):
+        about = {"format": f"divconq checkpoint {name}", "epoch": 7, "step": step}
+        checkpoints.save(run.folder, "last", {"model": model.state_dict(), **layout, **about})
         state = run.load()
-        assert state["format"] == name
+        assert state["format"] == about["format"]
         torch.testing.assert_close(run.model()(x), expected)
-        algorithm = checkpoints.algorithm_state(state)
-        assert torch.equal(algorithm["clusters"], clusters)
-        assert algorithm["epoch"] == 7
+        assert torch.equal(checkpoints.clusters_state(state), dc.partition.clusters)
+        fresh = DivideAndConquer(
+            NPairsLoss(), labels, dim=run.config.model.dim, batch=4, division="random", divide_every=7
+        )
+        fresh.load_state_dict(checkpoints.algorithm_state(state))
+        assert torch.equal(fresh.masks.weight, dc.masks.weight)
+        assert (fresh.epoch, fresh.divided_at, fresh.partition.k) == (7, 7 if step else None, 2)
+        assert fresh.division_due(7) == (step == 0)

@@ -76,7 +76,7 @@ def test_nothing_to_find_by_another_camera_is_told_before_training(split, tiny, 
     table = write_table(tmp_path, photos, lambda label, number: label, split)
     config = tiny.replace(data=table, epochs=1)
     with pytest.raises(
-        ValueError, match=r"no test image has another .* by another camera .* --same-camera keep"
+        ValueError, match=r"no test image has a positive from another camera.* --same-camera keep"
     ):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -94,11 +94,13 @@ def test_classes_that_are_held_out_must_have_something_to_find_too(tiny, photos,
 
     table = write_table(tmp_path, photos, camera, train_or_test)
     config = tiny.replace(data=table, val_classes=2)
-    with pytest.raises(ValueError, match=r"no held-out image has another .* --same-camera keep"):
+    with pytest.raises(
+        ValueError, match=r"no held-out image has a positive from another camera.* --same-camera keep"
+    ):
         prepare(config)
     assert prepare(config.replace(same_camera="keep")).validation is not None
     assert open_data(config)[1] is not None, "to score a run, they do not matter"
-    with pytest.raises(ValueError, match="and a held-out query can find 11; add held-out images"):
+    with pytest.raises(ValueError, match="and a held-out query has 11; add held-out images"):
         prepare(config.replace(same_camera="keep", ks=(1, 12)))
 
 

@@ -125,7 +125,7 @@ def parse_table(name: str, text: str) -> Table:
 
     >>> rows = "rows: {plain: {flags: {k_max: 1, masks: none}}, ours: {}}"
     >>> table = parse_table("t", "{title: T, preset: demo, seeds: [0, 1], baseline: plain, " + rows + "}")
-    >>> [(row.name, seed, table.config(row, seed).k_max) for row, seed in table.runs()]
+    >>> [(row.name, seed, table.config(row, seed).division.k_max) for row, seed in table.runs()]
     [('plain', 0, 1), ('ours', 0, 4), ('plain', 1, 1), ('ours', 1, 4)]
     """
     given = parse_mapping(name, read_yaml(text, f"the table {name}"), TABLE_KEYS)

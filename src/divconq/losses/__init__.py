@@ -27,7 +27,6 @@ LOSSES: dict[str, type[nn.Module]] = {
     "soft_triplet": SoftTripletLoss,
     "npairs": NPairsLoss,
 }
-OLD_ARGUMENTS = {"margin": {"apart": "without_replacement", "even": "equal_pairs"}}  # in older run folders
 
 
 def make_loss(
@@ -70,18 +69,16 @@ def _plain(name: str) -> str:
 
 
 def _listed_loss(name: str, arguments: Mapping[str, object], num_classes: int, dim: int) -> nn.Module:
-    old = OLD_ARGUMENTS.get(name, {})
-    given = {old.get(key, key): value for key, value in arguments.items()}
-    accepted = accepted_arguments(LOSSES[name])
+    arguments, accepted = dict(arguments), accepted_arguments(LOSSES[name])
     if name == "margin":  # the number of classes is known here; what is left to say is whether to learn beta
         switch = inspect.Parameter("learn_beta", inspect.Parameter.KEYWORD_ONLY, default=False)
         accepted = {p.name: p for p in (switch if p.name == "num_classes" else p for p in accepted.values())}
-    check_arguments(name, given, accepted)
-    for key, value in given.items():
+    check_arguments(name, arguments, accepted)
+    for key, value in arguments.items():
         _check_type(f"{key} of the loss {name}", value, accepted[key].default)
-    if given.pop("learn_beta", False):
-        given["num_classes"] = num_classes
-    return construct(name, LOSSES[name], given, num_classes=num_classes, dim=dim)
+    if arguments.pop("learn_beta", False):
+        arguments["num_classes"] = num_classes
+    return construct(name, LOSSES[name], arguments, num_classes=num_classes, dim=dim)
 
 
 def _check_type(name: str, value: object, default: object) -> None:
