@@ -157,7 +157,7 @@ def test_one_that_fails_is_left_out_and_the_others_go_on(run, wandb):
         wandb.broken = True
         with pytest.warns(
             UserWarning,
-            match=r"--wandb failed and is off from here on \(the server is gone\); training continues",
+            match=r"--wandb failed .* \(the server is gone\); training continues",
         ):
             loggers.log(record(2))
         with warnings.catch_warnings():
