@@ -6,8 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from divconq.accel.precision import exact_products
 from divconq.division import kmeans
-from divconq.division.lloyd import exact_products, initial_centroids, lloyd_faiss, lloyd_torch
+from divconq.division.lloyd import initial_centroids, lloyd_faiss, lloyd_torch
 
 MODULE = sys.modules["divconq.division.lloyd"]  # as an attribute, that name is the function
 

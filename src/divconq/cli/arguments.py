@@ -137,7 +137,7 @@ class ReproduceArguments(Section):
     tables: Positional[tuple[Path, ...]]
     """The tables, .yaml files such as those in tables/."""
     out: Path = Path("results")
-    """Folder for finished/ (one JSON file a run), runs/ (unfinished runs) and TABLE.md, .tex and .json."""
+    """Folder for finished/ (one line per run in TABLE.jsonl), runs/ (unfinished runs) and TABLE.md, .tex and .json."""
     root: Path | None = None
     """Folder of a benchmark on disk."""
     device: Device = "auto"

@@ -1,13 +1,12 @@
 """k-means by Lloyd's algorithm in float32: faiss on the CPU, torch on a GPU, with the same initial centroids."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
+
+from divconq.accel.precision import exact_products
 
 SCORES = 1 << 24  # point-to-centroid scores that the torch loop holds in memory: 64 MiB
 PLUS_PLUS_UP_TO = 256  # clusters; above it k-means++ costs more than it gains
@@ -55,29 +54,6 @@ def check_points(x: Tensor) -> None:
         raise ValueError(
             f"x must be finite, got NaN or infinity in {bad} of {len(x)} rows; check the network that made it"
         )
-
-
-@contextmanager
-def exact_products(device: str) -> Iterator[None]:
-    """Multiply float32 matrices in full float32 precision, without autocast and TF32.
-
-    >>> with exact_products("cpu"):
-    ...     (torch.ones(1, 2) @ torch.ones(2, 1)).dtype
-    torch.float32
-    """
-    backends: Any = torch.backends
-    exact: list[tuple[Any, str, str | bool]] = [(backends.cuda.matmul, "allow_tf32", False)]
-    if hasattr(backends.cuda.matmul, "fp32_precision"):  # torch 2.9 renamed the setting and refuses a mixture
-        exact = [(b.matmul, "fp32_precision", "ieee") for b in (backends.cuda, backends.mkldnn)]
-    before = [getattr(holder, name) for holder, name, _ in exact]
-    try:
-        for setting in exact:
-            setattr(*setting)
-        with torch.autocast(device, enabled=False):
-            yield
-    finally:
-        for (holder, name, _), value in zip(exact, before, strict=True):
-            setattr(holder, name, value)
 
 
 def initial_centroids(x: Float32[Tensor, "n d"], k: int, seed: int) -> Float32[Tensor, "k d"]:

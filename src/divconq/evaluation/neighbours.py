@@ -7,7 +7,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from divconq.division.lloyd import exact_products
+from divconq.accel.precision import exact_products
 
 BUDGET = 1 << 30  # bytes
 BYTES_PER_KEY = 48  # a key of 8 bytes, its score, and room to merge and sort it

@@ -27,6 +27,11 @@ from divconq.training.optimizer import make_optimizer
 from divconq.training.scoring import check_test_images, embed_images, search_scores, train_recall
 from divconq.training.step import TrainingStep
 
+ALGORITHM_SETTINGS = (
+    *("dim", "batch", "per_class", "seed"),
+    *("division", "k_max", "divide_every", "cluster_order", "freeze_backbone_epochs", "finetune_from"),
+    *("masks", "overlap_weight", "mask_weight_decay", "mask_split_noise", "mask_reset", "conquer"),
+)  # arguments of DivideAndConquer that have the name of a setting
 COMPILED_VARIANTS = 64  # of each function that one process may compile, for runs with different settings
 
 
@@ -158,7 +163,7 @@ def _algorithm(
     config: Config, train: ImageSet, model: Embedder, device: torch.device
 ) -> tuple[DivideAndConquer, Optimizer]:
     """Build the loss, the optimiser and the algorithm that joins them."""
-    division, masks, training = config.division, config.masks, config.optimisation
+    settings, training = config.settings(), config.optimisation
     loss = make_loss(
         config.loss.name,
         config.loss.args,
@@ -178,25 +183,10 @@ def _algorithm(
         loss,
         train.labels,
         optimizer,
-        dim=config.model.dim,
-        batch=training.batch,
-        per_class=training.per_class,
-        division=division.strategy,
-        k_max=division.k_max,
-        divide_every=division.divide_every,
-        cluster_order=division.cluster_order,
-        freeze_backbone_epochs=division.freeze_backbone_epochs,
-        finetune_from=division.finetune_from,
         groups=train.groups,
-        masks=masks.kind,
-        overlap_weight=masks.overlap_weight,
-        mask_split_noise=masks.split_noise,
-        mask_reset=masks.reset,
-        conquer=masks.conquer,
-        mask_lr=training.lr * masks.lr_scale,
-        mask_weight_decay=masks.weight_decay,
+        mask_lr=training.lr * config.masks.lr_scale,
         loss_lr=training.lr * config.loss.lr_scale,
-        seed=training.seed,
+        **{name: settings[name] for name in ALGORITHM_SETTINGS},
     )
     return dc, optimizer
 

@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
+from divconq.accel.precision import exact_products
 from divconq.analysis.measures.nearest import positives
-from divconq.division.lloyd import check_points, exact_products
+from divconq.division.lloyd import check_points
 from divconq.evaluation.checks import check_gallery
 from divconq.evaluation.neighbours import BUDGET
 

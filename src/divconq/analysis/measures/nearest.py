@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from divconq.division.lloyd import check_points, exact_products
+from divconq.accel.precision import exact_products
+from divconq.division.lloyd import check_points
 from divconq.evaluation.neighbours import BUDGET, nearest
 from divconq.evaluation.retrieval import occurrences
 
