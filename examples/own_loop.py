@@ -42,9 +42,7 @@ def main(epochs: int, lr: float) -> None:
         return dc.conquer(f)  # (3) was: F.normalize(f)
 
     for epoch in range(epochs):
-        for cluster, (x, y) in dc.batches(
-            loader, epoch, lambda: embed(images)
-        ):  # (4) was: for x, y in loader
+        for cluster, (x, y) in dc.batches(loader, epoch, lambda: embed(images)):  # (4) was: in loader
             loss = dc(model(x), y, cluster)  # (5) was: criterion(F.normalize(model(x)), y)
             optimizer.zero_grad()
             loss.backward()
