@@ -145,6 +145,18 @@ x, labels = torch.tensor([[0.0], [1.0], [1.4], [9.0]]), torch.tensor([0, 0, 1, 1
 scores = evaluate(x, labels, ks=(1,))
 assert scores["misses"] == 1 - scores["recall@1"] and 0 < scores["misses"] < 1, scores
 assert is_score("val_misses") and title("val_misses") == "val misses"
+import tempfile
+from pathlib import Path
+from divconq import Config
+from divconq.analysis import analyse, write_report
+from divconq.experiments.compare import compare
+from divconq.runs.folder import Run
+with tempfile.TemporaryDirectory() as folder:
+    run = Run.create(Path(folder, "run"), Config.of(data="nowhere", epochs=1))
+    run.log({"epoch": 1, "k": 1, "loss": 1.0, **scores, "seconds": {"train": 1.0}})
+    page = write_report(*analyse([run.folder], device="cpu"), Path(folder, "out")).read_text()
+    assert compare([run.folder], ["misses"])["metrics"] == ["misses"]
+assert ">misses<" in page
 """,
     ),
     "a report chapter": Addition(

@@ -23,6 +23,7 @@ from divconq.analysis.run_record import RunRecord, generalisation
 from divconq.analysis.study import Study
 from divconq.analysis.words import difference, percent
 from divconq.config import plain_settings
+from divconq.evaluation.scores import is_score, title
 
 Curve: TypeAlias = tuple[tuple[int, ...], tuple[float, ...]]  # epochs, values
 
@@ -49,6 +50,11 @@ class Training:
     generalisation: tuple[tuple[int, float, float], ...]  # epoch, train Recall@1, test Recall@1
     seconds: dict[str, float]  # by phase
     missing: tuple[str, ...]
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The last value of every score, by its title."""
+        return {title(name): values[-1] for name, (_, values) in self.curves.items() if is_score(name)}
 
     def curve(self, name: str) -> Curve:
         """Return the epochs and values of a figure; empty if it was not logged."""
