@@ -11,7 +11,7 @@ from torch import Tensor
 
 @runtime_checkable
 class ImageStore(Protocol):
-    """A source of images. Each image is resized to a square, and ``aspect`` keeps its original shape."""
+    """A source of images. Each image is resized to a square; ``aspect`` holds its original width / height."""
 
     @property
     def size(self) -> int:
@@ -154,9 +154,9 @@ def known_cameras(
 def count_matches(
     test: ImageSet, gallery: ImageSet | None = None, *, same_camera: Literal["drop", "keep"] = "drop"
 ) -> Int64[Tensor, " n"]:
-    """Count the correct results for each test image: images of its class in the gallery or the test set.
+    """Return the number of correct results for each test image: images of its class in the gallery or test set.
 
-    If cameras are known, images by the camera of the test image do not count, unless ``same_camera`` is "keep".
+    If cameras are known, images from the camera of the test image do not count, unless ``same_camera`` is "keep".
 
     >>> store = InMemory(torch.zeros(3, 8, 8, 3, dtype=torch.uint8))
     >>> factors = {"camera": torch.tensor([5, 5, 6])}

@@ -1,4 +1,4 @@
-"""How well clusters and subspaces match the known factors of the images, such as pose or background."""
+"""Agreement of clusters and subspaces with the known factors of the images, such as pose or background."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Checking the labels and files of a dataset."""
+"""Check the labels and files of a dataset."""
 
 import hashlib
 from collections import Counter

@@ -57,7 +57,7 @@ class Cached:
 def cached(images: ImageSet, folder: Path | None = None) -> ImageSet:
     """Return the image set with its files decoded into a cache in ``folder``; by default ``cache_folder()``.
 
-    The key of the cache is a hash of the size and of each file's fingerprint, so a changed file gives another
+    The key of the cache is a hash of the size and of each file's fingerprint, so a changed file gives a new
     cache. Images in memory are returned unchanged.
 
     >>> import tempfile
