@@ -22,7 +22,7 @@ def check_search(
         findable = len(gallery)
         if gallery.shape[1] != query.shape[1]:
             raise ValueError(
-                f"query and gallery must have as many features, got {query.shape[1]} and "
+                f"query and gallery must have the same number of features, got {query.shape[1]} and "
                 f"{gallery.shape[1]}; embed both with the same model"
             )
     if len(ks) == 0 or min(ks) < 1 or max(ks) > findable:
