@@ -77,7 +77,7 @@ class Recorder:
         return range(self.dc.epoch, self.config.optimisation.epochs)
 
     def timed(self, phase: str) -> AbstractContextManager[None]:
-        """Count the seconds of a ``with`` block as one phase of the epoch."""
+        """Return a context manager that adds the seconds of its block to a phase of the epoch."""
         return self.clock(phase)
 
     def save_division(self) -> None:
@@ -168,7 +168,7 @@ class Recorder:
         }
 
     def _resume(self, out: Path) -> Run:
-        """Open a run, restore its last checkpoint and delete the log entries after it."""
+        """Restore the last checkpoint of a run, delete the log entries after it, and return the run."""
         run = on_first(Run.open, out)
         if (state := on_first(run.resume)) is not None:
             self._restore(state)

@@ -113,7 +113,7 @@ class Study:
 
 
 def images_of(config: Config) -> Images:
-    """Open the dataset of a run, and return its images by split."""
+    """Return the images of a run by split."""
     data, _ = open_data(config)
     images: Images = {"train": data.train, "test": data.test}
     return images if data.gallery is None else {**images, "gallery": data.gallery}

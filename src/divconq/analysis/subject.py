@@ -22,7 +22,7 @@ ANSWERS = 5  # neighbours to show
 
 @dataclass(frozen=True)
 class ImageRef:
-    """A reference to one image of the dataset: split and index, name of its class, path; ``cluster`` if shown."""
+    """A reference to an image: split, index, class name and path, and its ``cluster`` if that is shown."""
 
     split: Split
     index: int

@@ -1,4 +1,4 @@
-"""Run all measurements of a machine, one after the other, and return one report."""
+"""Run all measurements, one after the other, and return one report."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

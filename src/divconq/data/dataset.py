@@ -15,12 +15,12 @@ class ImageStore(Protocol):
 
     @property
     def size(self) -> int:
-        """Side of the square in pixels."""
+        """Return the side of the square in pixels."""
         ...
 
     @property
     def aspect(self) -> Float[Tensor, " n"]:
-        """Original width / height of each image."""
+        """Return the original width / height of each image."""
         ...
 
     def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
@@ -41,12 +41,12 @@ class InMemory:
 
     @property
     def size(self) -> int:
-        """Side of the square in pixels."""
+        """Return the side of the square in pixels."""
         return self.images.shape[1]
 
     @property
     def aspect(self) -> Float[Tensor, " n"]:
-        """Original width / height of each image."""
+        """Return the original width / height of each image."""
         return torch.ones(len(self.images)) if self.shape is None else self.shape
 
     def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
@@ -63,12 +63,12 @@ class Subset:
 
     @property
     def size(self) -> int:
-        """Side of the square in pixels."""
+        """Return the side of the square in pixels."""
         return self.source.size
 
     @property
     def aspect(self) -> Float[Tensor, " n"]:
-        """Original width / height of each image."""
+        """Return the original width / height of each image."""
         return self.source.aspect[self.index]
 
     def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:

@@ -1,7 +1,7 @@
 """Heartbeat: every process reports that it is alive, and exits when another process stops reporting.
 
-``torchrun`` ends all processes of a machine when one of them dies. It does not notice a process that is frozen, or
-a machine that lost power: the other processes would wait for the collective timeout of one hour.
+``torchrun`` ends all processes of a machine when one of them dies. It does not notice a frozen process or
+a machine without power: the other processes would wait for the collective timeout of one hour.
 """
 
 import os

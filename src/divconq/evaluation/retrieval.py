@@ -24,7 +24,7 @@ def evaluate(
     with_nmi: bool = True,
     seed: int = 0,
 ) -> dict[str, float]:
-    """Return every metric of ``scores.METRICS`` by name: those of the search, and those of all embeddings.
+    """Return every metric of ``scores.METRICS`` by name: the search metrics, and the metrics of all embeddings.
 
     >>> x = torch.eye(2).repeat(3, 1)
     >>> scores = evaluate(x, torch.tensor([0, 1, 0, 1, 0, 1]), ks=(1,))

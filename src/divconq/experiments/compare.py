@@ -40,8 +40,8 @@ class Group:
 def compare(paths: Sequence[Path], metrics: Sequence[str] = ()) -> dict[str, Any]:
     """Return the figures of run folders and stored results, as input for ``render``.
 
-    Each set of settings is a row. Mean and deviation are over its seeds, at the last epoch and at the best epoch by
-    the run's own criterion: MAP@R on held-out classes if there are any, else R@1 on the test classes.
+    Each set of settings is a row. Mean and deviation are over its seeds, at the last epoch and at the best epoch.
+    The best epoch has the highest MAP@R on held-out classes or, without these, the highest R@1 on the test classes.
     """
     runs = read_runs(paths)
     groups = group(runs)

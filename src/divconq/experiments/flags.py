@@ -54,7 +54,7 @@ def parse_mapping(where: str, value: object, known: Sequence[str] | None = None)
 
 
 def parse_changes(words: Sequence[str]) -> dict[str, Any]:
-    """Parse the values of ``--set``.
+    """Return the settings in the values of ``--set``.
 
     >>> parse_changes(["epochs=30", "crop-scale=[0.2, 1]"])
     {'epochs': 30, 'crop_scale': (0.2, 1.0)}
@@ -69,7 +69,7 @@ def parse_changes(words: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_names(text: str | None) -> list[str]:
-    """Parse the value of ``--rows``.
+    """Return the row names in the value of ``--rows``.
 
     >>> parse_names("margin, fixed")
     ['margin', 'fixed']
@@ -78,7 +78,7 @@ def parse_names(text: str | None) -> list[str]:
 
 
 def parse_seeds(text: str | None) -> list[int]:
-    """Parse the value of ``--seeds``.
+    """Return the seeds in the value of ``--seeds``.
 
     >>> parse_seeds("0,1")
     [0, 1]

@@ -49,7 +49,7 @@ def distance_weighted_without_replacement(
     cutoff: Float[Tensor, " n"],
     nearest: float = 0.5,
 ) -> tuple[Int64[Tensor, "n n"], Bool[Tensor, "n n"]]:
-    """Draw as ``distance_weighted`` does, but a different negative for each positive of an anchor.
+    """Draw like ``distance_weighted``, but a different negative for each positive of an anchor.
 
     Positives beyond the number of candidates get none. With Gumbel noise g, the largest of ``log w + g`` is a draw
     with weights w, and the next largest are further draws without replacement.

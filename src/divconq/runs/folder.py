@@ -47,7 +47,7 @@ class Run:
 
     @classmethod
     def open(cls, folder: str | Path) -> "Run":
-        """Open an existing run."""
+        """Return an existing run."""
         folder = Path(folder)
         file = folder / "config.yaml"
         if not file.is_file():

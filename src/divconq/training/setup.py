@@ -132,7 +132,7 @@ def prepare(config: Config) -> Job:
 
 
 def _network(config: Config, device: torch.device, compiles: bool) -> Embedder:
-    """Build the network on its device. If it is compiled, frozen BatchNorm is folded into the convolutions."""
+    """Return the network on its device. If it is compiled, frozen BatchNorm is folded into the convolutions."""
     settings = config.model
     model = make_model(
         settings.backbone,
@@ -157,7 +157,7 @@ def _network(config: Config, device: torch.device, compiles: bool) -> Embedder:
 def _algorithm(
     config: Config, train: ImageSet, model: Embedder, device: torch.device
 ) -> tuple[DivideAndConquer, Optimizer]:
-    """Build the loss, the optimiser and the algorithm."""
+    """Return the algorithm with its loss, and the optimiser."""
     division, masks, training = config.division, config.masks, config.optimisation
     loss = make_loss(
         config.loss.name,

@@ -181,7 +181,7 @@ def kept_figure(clusters: Clusters) -> Figure | None:
 
 
 def sizes_figure(clusters: Clusters) -> Figure | None:
-    """Draw the sizes at every division as stacked bars. Children take the place of their parent."""
+    """Draw the cluster sizes at every division as stacked bars. Children are drawn in place of their parent."""
     steps = clusters.divisions
     if not steps:
         return None

@@ -131,7 +131,7 @@ class Draws:
 
 
 def draw(n: int, augmentation: Augmentation, *, generator: torch.Generator) -> Draws:
-    """Draw the random numbers of ``n`` images on the CPU.
+    """Return the random numbers of ``n`` images, drawn on the CPU.
 
     >>> draw(3, AUGMENTATIONS["geom"], generator=torch.Generator().manual_seed(0)).angle.shape
     torch.Size([3])

@@ -2,10 +2,10 @@
 
 Steps
     An epoch has ``ceil(n / batch)`` steps. Each step draws exactly ``batch`` images from one usable cluster (see
-    ``divconq.division.usable_clusters``); images of other clusters are left out. The usable clusters share the
-    steps in proportion to the images that can be drawn from them, by largest remainder and with at least one step
-    each. If there are fewer steps than usable clusters, each step serves another cluster and the next epoch
-    continues where this one stopped: after ``ceil(usable / steps)`` epochs, every cluster has been served.
+    ``divconq.division.usable_clusters``); images of other clusters are left out. Each usable cluster gets a
+    number of steps in proportion to its images that can be drawn, by largest remainder and with at least one step
+    each. If there are fewer steps than usable clusters, each step draws from another cluster and the next
+    epoch continues with the next cluster. After ``ceil(usable / steps)`` epochs, every cluster has had a step.
 
 Uniform batches (``per_class`` is None)
     The images of a cluster are dealt like a deck of cards that is reshuffled when it runs out. In an epoch, each
@@ -135,7 +135,7 @@ def _check(n: int, clusters: Tensor, k: int, batch: int, per_class: int | None, 
 
 
 def _share(steps: int, weights: Ints, epoch: int) -> Ints:
-    """Share the steps in proportion to the weights, by largest remainder and with at least one each."""
+    """Return the steps of each cluster, in proportion to the weights, by largest remainder and at least one."""
     usable = np.flatnonzero(weights)
     given = np.zeros_like(weights)
     if steps < len(usable):
@@ -201,7 +201,7 @@ def _by_class(
 
 
 def _quotas(sizes: Ints, steps: int, count: int, rng: np.random.Generator) -> Ints:
-    """Share ``steps * count`` places among classes in proportion to size, at most ``steps`` for each.
+    """Return the places of each class, out of ``steps * count``, in proportion to size and at most ``steps``.
 
     Classes that would exceed ``steps`` places get one in each step. The other shares are rounded down or up with one
     random offset to their cumulative sum, so on average each class gets exactly its share.

@@ -99,8 +99,8 @@ def _crop(
 ) -> Float[Tensor, "b 3 h w"]:
     """Return the cropped, flipped, rotated and shifted images, with ``margin`` more pixels on each side.
 
-    The source of the output pixel at (u, v) from the centre is found in the reverse order: shift back, rotate
-    back, mirror, scale to the crop, scale to the square; all around the centre of the crop.
+    The source of an output pixel at (u, v) from the centre is found by undoing the changes in reverse order, around
+    the centre of the crop: shift back, rotate back, mirror, scale to the crop, scale to the square.
     """
     side = images.shape[1]
     width, height = true_size(aspect, resize)

@@ -54,7 +54,7 @@ def open_files(
     workers: int,
     boxes: Sequence[Float[Tensor, "_ 4"]] | None = None,
 ) -> list[ImageFiles]:
-    """Open the files of each split; one error lists the unreadable files of all splits.
+    """Return the image files of each split. One error lists the unreadable files of all splits.
 
     >>> open_files([[], []], size=8, workers=2)[1].files
     ()

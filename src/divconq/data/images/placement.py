@@ -30,7 +30,7 @@ class Pinned:
 
     @property
     def size(self) -> int:
-        """Side of the square in pixels."""
+        """Return the side of the square in pixels."""
         return self.images.shape[1]
 
     def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:

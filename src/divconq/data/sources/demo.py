@@ -123,7 +123,7 @@ def _species(generator: Generator) -> dict[str, Tensor]:
 
 
 def _descend(levels: Int64[Tensor, " t"], generator: Generator) -> Int64[Tensor, "s t"]:
-    """Draw a family: each species inherits some traits of an earlier one. Return them in random order."""
+    """Return the traits of a family, in random order. Each species inherits some traits of an earlier one."""
     traits = (torch.rand(SPECIES, len(levels), generator=generator) * levels).long()
     for child in range(1, SPECIES):
         parent = int(torch.randint(child, (1,), generator=generator))
@@ -154,7 +154,7 @@ def _photograph(
 
 
 def _name(species: Mapping[str, Tensor], s: int) -> str:
-    """Return the name of a species: look of the male, place, family; as in "violet-banded dune weevil"."""
+    """Return the name of a species from the colours of the male, place and family: "violet-banded dune weevil"."""
     palette, pigment = (DARK, "ground") if species["inverted"][s, 0] else (BRIGHT, "marking")
     colour = tuple(palette)[int(species[pigment][s, 0])]
     pattern = tuple(PATTERNS)[int(species["pattern"][s, 0])]
