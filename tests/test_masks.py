@@ -6,7 +6,7 @@ from divconq.masks import Masks
 
 
 def slow_overlap(masks):
-    """Mean cosine over all ordered pairs, one pair at a time."""
+    """Return the mean cosine over all ordered pairs, one pair at a time."""
     rows = [row.relu() for row in masks.weight[: masks.k]]
     cosines = [
         a @ b / (a.norm() * b.norm()) for i, a in enumerate(rows) for j, b in enumerate(rows) if i != j
@@ -29,14 +29,14 @@ def test_fixed_masks_stay_orthogonal_and_sum_to_ones(dim, k_max):
         assert torch.equal(masks.conquer(), torch.ones(dim))
 
 
-def test_fixed_blocks_are_the_papers():
+def test_fixed_blocks_equal_the_paper():
     masks = Masks(8, 4, "fixed")
     masks.split_()
     masks.split_()
     assert torch.equal(masks.active(), torch.eye(4).repeat_interleave(2, dim=1))
 
 
-def test_right_after_a_learned_split_each_child_is_its_parent():
+def test_learned_split_copies_the_parent():
     masks = Masks(16, 8)
     f = torch.randn(5, 16)
     for _ in range(3):
@@ -60,7 +60,7 @@ def test_overlap_equals_its_definition_in_value_and_gradient():
     assert not a[4:].any(), "rows that are not in use get no gradient"
 
 
-def test_overlap_is_nothing_for_one_mask_and_for_masks_that_do_not_learn():
+def test_overlap_is_zero_for_one_mask_and_untrained_masks():
     assert Masks(4, 4).overlap() == 0
     for kind in ("fixed", "none"):
         masks = Masks(4, 4, kind)
@@ -69,7 +69,7 @@ def test_overlap_is_nothing_for_one_mask_and_for_masks_that_do_not_learn():
         assert not list(masks.parameters())
 
 
-def test_overlap_survives_a_mask_that_relu_has_emptied():
+def test_overlap_is_finite_for_a_mask_of_zeros():
     masks = Masks(4, 2)
     masks.split_()
     with torch.no_grad():
@@ -78,7 +78,7 @@ def test_overlap_survives_a_mask_that_relu_has_emptied():
     assert masks.weight.grad.isfinite().all()
 
 
-def test_only_noise_gives_the_overlap_a_way_to_part_two_copies():
+def test_overlap_has_a_gradient_only_with_noise():
     moved = {}
     for noise in (0.0, 0.1):
         masks = Masks(64, 2)
@@ -91,7 +91,7 @@ def test_only_noise_gives_the_overlap_a_way_to_part_two_copies():
     assert moved[0.0] < 1e-7 < 1e-4 < moved[0.1]
 
 
-def test_noise_is_drawn_by_the_seed_for_every_mask_and_learned_ones_only():
+def test_noise_depends_on_seed_and_applies_to_learned_masks_only():
     def split(kind, seed):
         masks = Masks(32, 4, kind)
         masks.split_(0.2, seed=seed)
@@ -126,7 +126,7 @@ def test_select_takes_a_number_or_a_tensor():
     assert torch.equal(masks.select(f, 1)[:, :2], torch.zeros(3, 2))
 
 
-def test_the_count_is_saved():
+def test_state_dict_holds_the_count():
     masks = Masks(4, 4)
     masks.split_()
     other = Masks(4, 4)

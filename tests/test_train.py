@@ -43,7 +43,7 @@ def test_metrics_and_files_of_a_run(tiny, tmp_path):
     ]  # fmt: skip
 
 
-def test_partitions_and_masks_are_kept_at_every_division(tiny, tmp_path):
+def test_partition_and_masks_are_saved_at_every_division(tiny, tmp_path):
     from safetensors.torch import load_file
 
     train(tiny.replace(k_max=2, epochs=3), tmp_path / "run")
@@ -55,7 +55,7 @@ def test_partitions_and_masks_are_kept_at_every_division(tiny, tmp_path):
 
 
 @pytest.mark.parametrize("mask_reset", [True, False])
-def test_a_split_resets_the_moments_of_the_masks_unless_told_not_to(tiny, tmp_path, monkeypatch, mask_reset):
+def test_mask_reset_resets_moments_at_a_split(tiny, tmp_path, monkeypatch, mask_reset):
     resets = []
     monkeypatch.setattr("divconq.divide_and_conquer.reset_moments", lambda _, masks: resets.append(masks.k))
     config = tiny.replace(k_max=4, masks="learned", singletons="keep", mask_reset=mask_reset)
@@ -64,7 +64,7 @@ def test_a_split_resets_the_moments_of_the_masks_unless_told_not_to(tiny, tmp_pa
 
 
 @pytest.mark.parametrize("loss", [*LOSSES, "MultiSimilarityLoss"])
-def test_one_cluster_and_no_masks_is_plain_training_exactly(tiny, tmp_path, loss):
+def test_one_cluster_without_masks_equals_plain_training(tiny, tmp_path, loss):
     config = tiny.replace(k_max=1, masks="none", loss=loss, epochs=2, lr=1e-3)
     train(config, tmp_path / "run")
 
@@ -98,7 +98,7 @@ def test_one_cluster_and_no_masks_is_plain_training_exactly(tiny, tmp_path, loss
         assert torch.equal(trained[name], value), name
 
 
-def test_two_runs_with_one_seed_are_the_same_and_another_seed_is_not(tiny, tmp_path):
+def test_runs_depend_only_on_seed(tiny, tmp_path):
     first = train(tiny, tmp_path / "first")
     assert without_timings(train(tiny, tmp_path / "second")) == without_timings(first)
     other = train(tiny.replace(seed=1), tmp_path / "other")
@@ -107,7 +107,7 @@ def test_two_runs_with_one_seed_are_the_same_and_another_seed_is_not(tiny, tmp_p
 
 @pytest.mark.parametrize("stopped_after", [1, 2, 3])
 @pytest.mark.parametrize("loss", ["margin", "ProxyAnchorLoss"])
-def test_a_resumed_run_ends_as_one_that_was_never_stopped(tiny, tmp_path, stopped_after, loss):
+def test_resumed_run_equals_uninterrupted_run(tiny, tmp_path, stopped_after, loss):
     whole = train(tiny.replace(loss=loss), tmp_path / "whole")
     train(tiny.replace(loss=loss, epochs=stopped_after), tmp_path / "run")
     resumed = train(tiny.replace(loss=loss), tmp_path / "run", resume=True)
@@ -152,7 +152,7 @@ def test_every_switch_trains(tiny, tmp_path, change):
         assert [record["k"] for record in records] == [2, 2, 2]
 
 
-def test_masks_stand_still_in_fine_tuning(tiny, tmp_path):
+def test_masks_do_not_change_in_fine_tuning(tiny, tmp_path):
     config = tiny.replace(epochs=4, finetune_from=3)
     train(config.replace(epochs=3), tmp_path / "run")
     before = masks_state(Run.open(tmp_path / "run").load())["weight"]
@@ -160,7 +160,7 @@ def test_masks_stand_still_in_fine_tuning(tiny, tmp_path):
     assert torch.equal(masks_state(Run.open(tmp_path / "run").load())["weight"], before)
 
 
-def test_the_backbone_rests_after_a_division(tiny, tmp_path):
+def test_backbone_is_frozen_after_a_division(tiny, tmp_path):
     config = tiny.replace(epochs=2, freeze_backbone_epochs=1)
     train(config.replace(epochs=1), tmp_path / "run")
     before = Run.open(tmp_path / "run").load()["model"]
@@ -170,7 +170,7 @@ def test_the_backbone_rests_after_a_division(tiny, tmp_path):
     assert not torch.equal(before["head.weight"], after["head.weight"])
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_at_once(tiny, tmp_path, monkeypatch):
+def test_loss_that_is_not_finite_stops_the_run(tiny, tmp_path, monkeypatch):
     class Fails(torch.nn.Module):
         calls = 0
 
@@ -186,14 +186,14 @@ def test_a_loss_that_is_not_finite_stops_the_run_at_once(tiny, tmp_path, monkeyp
     assert Fails.calls == 3
 
 
-def test_a_network_that_diverges_is_told_from_a_loss_that_fails(tiny, tmp_path):
+def test_error_distinguishes_diverged_network_from_failed_loss(tiny, tmp_path):
     with pytest.raises(
         FloatingPointError, match="network's output is not finite, so training diverged; lower --lr"
     ):
         train(tiny.replace(lr=1e30), tmp_path / "run")
 
 
-def test_collapse_is_warned_of(tiny, tmp_path, monkeypatch):
+def test_collapse_gives_a_warning(tiny, tmp_path, monkeypatch):
     class Contract(torch.nn.Module):
         def forward(self, z, labels):
             return (z - z[:1].detach()).square().sum()
@@ -265,7 +265,7 @@ def test_a_checkpoint_of_other_data_is_refused(tiny, tmp_path, photos):
         train(tiny.replace(seed=1), tmp_path / "run", resume=True)  # which splits them another way
 
 
-def test_config_is_what_the_run_was_trained_with(tiny, tmp_path):
+def test_run_folder_stores_the_config(tiny, tmp_path):
     train(tiny.replace(epochs=1), tmp_path / "run")
     assert Run.open(tmp_path / "run").config == tiny.replace(epochs=1)
     assert isinstance(Run.open(tmp_path / "run").config, Config)
@@ -299,7 +299,7 @@ def test_a_gpu_trains_the_demo_and_resumes(tmp_path, compiling):
 
 
 @pytest.mark.gpu
-def test_what_is_compiled_again_trains_the_same_if_nothing_is_chosen_by_the_clock(tmp_path, monkeypatch):
+def test_recompiled_training_is_identical_without_autotuning(tmp_path, monkeypatch):
     monkeypatch.setattr("torch._inductor.config.deterministic", True)
     monkeypatch.setattr("torch._inductor.config.force_disable_caches", True)
     config = preset("demo").replace(epochs=4, divide_every=1, device="cuda", precision="bf16")
@@ -311,8 +311,8 @@ def test_what_is_compiled_again_trains_the_same_if_nothing_is_chosen_by_the_cloc
 
 
 @pytest.mark.gpu
-def test_what_is_compiled_trains_as_what_is_not(tmp_path):
-    """In full precision, with a loss that draws nothing: the same losses, epoch by epoch, but for rounding."""
+def test_compiled_training_equals_plain_training(tmp_path):
+    """In full precision, with a deterministic loss, the losses of all epochs are equal up to rounding."""
     torch.compiler.reset()
     config = preset("demo").replace(
         loss="npairs",

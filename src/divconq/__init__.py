@@ -1,4 +1,4 @@
-"""Improving deep metric learning by divide and conquer, around any loss and any backbone.
+"""Deep metric learning by divide and conquer, with any loss and any backbone.
 
 >>> import divconq
 >>> divconq.preset("cub").division.k_max
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from divconq.objective import Objective
     from divconq.presets import preset
 
-# Each name is imported when it is first used, so that the command line answers at once.
+# Names are imported on first use, so the command line starts fast.
 _HOME = {
     "Config": "config",
     "Partition": "division",

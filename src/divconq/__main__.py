@@ -1,4 +1,4 @@
-"""``python -m divconq`` is ``divconq``."""
+"""Run the command line with ``python -m divconq``."""
 
 from divconq.cli import main
 

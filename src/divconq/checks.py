@@ -3,11 +3,11 @@
 import difflib
 from collections.abc import Iterable
 
-SYNONYMS = {"gpu": "cuda"}  # "cpu" is spelt more like it
+SYNONYMS = {"gpu": "cuda"}  # by spelling alone, "gpu" is closer to "cpu"
 
 
 class SettingError(ValueError):
-    """A setting, or a combination of settings, that is not allowed."""
+    """Raised for a setting, or a combination of settings, that is not allowed."""
 
 
 def check_power_of_two(name: str, value: int) -> None:
@@ -81,7 +81,7 @@ def check_disjoint_masks(kind: str, dim: int, k_max: int) -> None:
 
 
 def check_batch(batch: int, per_class: int | None) -> None:
-    """Raise SettingError unless a batch holds at least two classes of ``per_class`` images each, and nothing else.
+    """Raise SettingError unless a batch is made of at least two classes of ``per_class`` images each.
 
     >>> check_batch(10, 3)
     Traceback (most recent call last):

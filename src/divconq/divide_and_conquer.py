@@ -23,7 +23,7 @@ Batch = TypeVar("Batch")
 
 
 class DivideAndConquer(nn.Module):
-    """Divide and conquer around any ``loss(embeddings, labels)``.
+    """Divide and conquer with any ``loss(embeddings, labels)``.
 
     This object holds everything the paper describes: it decides when to divide, divides the images and the
     embedding, plans the batches of an epoch, computes the loss of a batch in its subspace and conquers.
@@ -45,8 +45,8 @@ class DivideAndConquer(nn.Module):
     labels : int64 tensor (n,)
         The class of every training image, in the order of the dataset.
     optimizer : Optimizer, optional
-        The optimiser of the network. The masks, and the parameters of the loss that it does not know, join it as
-        parameter groups of their own. Without it, the masks and the loss are yours to train.
+        The optimiser of the network. The masks, and loss parameters that it lacks, are added to it as new parameter
+        groups. Without an optimiser, you train the masks and the loss yourself.
     dim : int
         Dimensions d of the embedding.
     batch, per_class : int, int or None
@@ -58,7 +58,7 @@ class DivideAndConquer(nn.Module):
     masks, overlap_weight, mask_split_noise, mask_reset, conquer
         The division of the embedding, see ``divconq.config.MasksConfig``.
     mask_lr, mask_weight_decay, loss_lr : float
-        Settings of the parameter groups that join the optimiser. ``loss_lr`` is ``mask_lr`` if not given.
+        Settings of the parameter groups that are added to the optimiser. ``loss_lr`` is ``mask_lr`` if not given.
     seed : int
         Seed of divisions and batches.
 
@@ -114,7 +114,9 @@ class DivideAndConquer(nn.Module):
             reset=mask_reset,
             conquer=conquer,
         )
-        OptimisationConfig(batch=batch, per_class=per_class, seed=seed)  # checks them, as on the command line
+        OptimisationConfig(
+            batch=batch, per_class=per_class, seed=seed
+        )  # the same checks as on the command line
         check_batch(batch, per_class)
         if groups is None and DIVISIONS[division].needs_groups and k_max > 1:
             raise ValueError(
@@ -132,37 +134,37 @@ class DivideAndConquer(nn.Module):
 
     @property
     def masks(self) -> Masks:
-        """The masks of all subspaces."""
+        """Return the masks of all subspaces."""
         return self.objective.masks
 
     @cached_property
     def sampler(self) -> "ClusterBatches":
-        """The batch sampler for a DataLoader of your own."""
+        """Return the batch sampler for your own DataLoader."""
         return ClusterBatches(self)
 
     @property
     def loss(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """The base loss."""
+        """Return the base loss."""
         return self.objective.loss
 
     def divides(self, epoch: int) -> bool:
-        """Whether the schedule has a division before ``epoch``."""
+        """Return whether the schedule has a division before ``epoch``."""
         settings = self.settings
         return divides(epoch, settings.strategy, settings.k_max, settings.divide_every)
 
     def division_due(self, epoch: int) -> bool:
-        """Whether ``epoch`` begins with a division that has not been made yet."""
+        """Return whether ``epoch`` begins with a division that has not been made yet."""
         return self.divides(epoch) and self.divided_at != epoch
 
     @property
     def needs_embeddings(self) -> bool:
-        """Whether ``divide`` needs the embeddings of the training images."""
+        """Return whether ``divide`` needs the embeddings of the training images."""
         return DIVISIONS[self.settings.strategy].needs_embeddings
 
     def divide(self, x: Float[Tensor, "n d"] | None, epoch: int) -> None:
-        """Divide the images, and with them the embedding: every child starts with the mask of its parent.
+        """Divide the images and the embedding. Each child cluster starts with the mask of its parent.
 
-        ``x`` holds what is clustered: the conquered embeddings of all training images, or other features of them.
+        ``x`` holds the vectors to cluster: the conquered embeddings of all training images, or their features.
         """
         self.partition = on_first(
             divide,
@@ -181,7 +183,7 @@ class DivideAndConquer(nn.Module):
         self.divided_at = epoch
 
     def plan(self, epoch: int) -> EpochPlan:
-        """Plan the batches of an epoch: the cluster and the images of every step."""
+        """Return the plan of an epoch: the cluster and the images of every step."""
         return plan_epoch(
             self.labels,
             self.partition.clusters,
@@ -194,12 +196,12 @@ class DivideAndConquer(nn.Module):
         )
 
     def finetunes(self, epoch: int) -> bool:
-        """Whether ``epoch`` trains in the conquered space."""
+        """Return whether ``epoch`` trains in the conquered space."""
         start = self.settings.finetune_from
         return start is not None and epoch >= start
 
     def freezes_backbone(self, epoch: int) -> bool:
-        """Whether ``epoch`` trains only the head and the masks, because a division was just made.
+        """Return whether ``epoch`` follows a division so closely that only the head and the masks train.
 
         >>> import torch
         >>> dc = DivideAndConquer(
@@ -214,9 +216,9 @@ class DivideAndConquer(nn.Module):
     def forward(
         self, f: Float[Tensor, "n d"], labels: Int64[Tensor, " n"], cluster: int | Int64[Tensor, ""] | None
     ) -> Float[Tensor, ""]:
-        """Return the loss of one batch in the subspace of its cluster; None is the conquered space.
+        """Return the loss of one batch in the subspace of its cluster, or in the conquered space if it is None.
 
-        Under ``torchrun``, ``f`` and ``labels`` are this process's share of the batch and the loss is that of the
+        Under ``torchrun``, ``f`` and ``labels`` are this process's share of the batch; the result is the loss of the
         whole batch. ``divconq.distributed`` averages the gradients.
         """
         value: Tensor = self.objective(gather(f, self.batch), gather(labels, self.batch), cluster)
@@ -229,7 +231,7 @@ class DivideAndConquer(nn.Module):
     def batches(
         self, loader: Iterable[Batch], epoch: int, embed: Callable[[], Float[Tensor, "n d"]]
     ) -> Iterator[tuple[int | None, Batch]]:
-        """Divide if it is time, then yield every batch of ``loader`` with its cluster.
+        """Divide if the schedule says so, then yield every batch of ``loader`` with its cluster.
 
         ``loader`` is a DataLoader with ``batch_sampler=dc.sampler``. ``embed()`` returns ``conquer(f(x))`` of all
         training images, in the order of their labels. The cluster is None once fine-tuning has begun.
@@ -239,7 +241,7 @@ class DivideAndConquer(nn.Module):
                 "the loader must draw each batch from one cluster: build it with batch_sampler=dc.sampler"
             )
         self.epoch = epoch
-        synchronise(self)  # rounding must not separate the masks and losses of several processes
+        synchronise(self)  # keeps masks and losses of all processes identical despite rounding
         if self.division_due(epoch):
             self.divide(embed() if self.needs_embeddings else None, epoch)
         self.sampler.plan = self.plan(epoch)
@@ -257,7 +259,7 @@ class DivideAndConquer(nn.Module):
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Restore what ``get_extra_state`` returned."""
+        """Restore the state that ``get_extra_state`` returned."""
         partition = Partition(state["clusters"], state["k"])
         if len(partition.clusters) != len(self.labels):
             raise ValueError(
@@ -266,7 +268,7 @@ class DivideAndConquer(nn.Module):
         self.partition, self.epoch, self.divided_at = partition, state["epoch"], state["divided_at"]
 
     def _join(self, optimizer: Optimizer, mask_lr: float, mask_weight_decay: float, loss_lr: float) -> None:
-        """Move to the optimiser's device and add the parameters it does not know."""
+        """Move to the optimiser's device and add the missing parameters to the optimiser."""
         known = {parameter for group in optimizer.param_groups for parameter in group["params"]}
         self.to(next(iter(known)).device)
         masks = [*self.masks.parameters()]
@@ -282,7 +284,7 @@ class DivideAndConquer(nn.Module):
 
 
 class ClusterBatches(Sampler[list[int]]):
-    """The image indices of each batch of the current epoch; under ``torchrun``, this process's share of them."""
+    """Yields the image indices of each batch of the current epoch (under ``torchrun``, this process's share)."""
 
     def __init__(self, owner: DivideAndConquer) -> None:
         self.batch = owner.batch

@@ -21,7 +21,7 @@ RGB = tuple[float, float, float]
 
 
 class SmallNet(nn.Sequential):
-    """Four strided convolutions with group normalisation: a small network for the demo, fast on a CPU.
+    """A small network for the demo, fast on a CPU: four strided convolutions with group normalisation.
 
     >>> SmallNet()(torch.zeros(2, 3, 64, 64)).shape
     torch.Size([2, 160])
@@ -73,12 +73,12 @@ class Embedder(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1))
 
     def features(self, images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n c"]:
-        """Return the input of the head, the pooled output of the backbone."""
+        """Return the pooled output of the backbone, the input of the head."""
         images = ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
         return cast(Tensor, self.backbone(images))
 
     def forward(self, images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
-        """Return the embedding f(x), without mask and normalisation."""
+        """Return the raw embedding f(x), before mask and normalisation."""
         return cast(Tensor, self.head(self.dropout(self.features(images))))
 
     def train(self, mode: bool = True) -> "Embedder":
@@ -92,7 +92,7 @@ class Embedder(nn.Module):
 
     @torch.no_grad()
     def fold_(self, mask: Float[Tensor, " d"]) -> "Embedder":
-        """Multiply the conquered mask into the head in place and return the model, which then needs no mask."""
+        """Multiply the conquered mask into the head, in place. The returned model needs no mask."""
         self.head.weight.mul_(mask[:, None])
         self.head.bias.mul_(mask)
         return self
@@ -110,7 +110,7 @@ def make_model(
     std: RGB | None = None,
     freeze_batchnorm: bool = True,
 ) -> Embedder:
-    """Return an ``Embedder`` around any timm backbone, or around ``small``.
+    """Return an ``Embedder`` with a timm backbone, or with the backbone ``small``.
 
     The backbone loads the local ``.safetensors`` file ``weights`` if given, else timm's download if ``pretrained``.
     ``mean`` and ``std`` default to the metadata of the file, else to those of the backbone.
@@ -163,7 +163,7 @@ def _timm(backbone: str, pooling: Pooling, pretrained: bool) -> tuple[nn.Module,
             "use a local file with --backbone-weights FILE.safetensors, or start without weights by --no-pretrained"
         ) from error
     settings = getattr(network, "pretrained_cfg", {})
-    with torch.no_grad():  # the width of the output, whatever the backbone calls it
+    with torch.no_grad():  # measures the width of the output
         features = network.eval()(torch.zeros(1, *settings.get("input_size", (3, 224, 224)))).shape[1]
     return (
         network,
@@ -186,7 +186,7 @@ def _colour(metadata: dict[str, str], name: str, default: RGB) -> RGB:
 
 
 def save_model(model: Embedder, path: Path, settings: dict[str, Any]) -> None:
-    """Write the weights, and as metadata the ``settings`` that ``load_model`` needs to build the network."""
+    """Write the weights, with the ``settings`` that ``load_model`` needs as metadata."""
     from safetensors.torch import save_file
 
     state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}

@@ -1,4 +1,4 @@
-"""The objective of one batch: any loss in the subspace of its cluster, plus the overlap of the masks."""
+"""The objective of one batch: any loss in the subspace of its cluster, plus the overlap loss of the masks."""
 
 from collections.abc import Callable
 

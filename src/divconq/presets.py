@@ -1,4 +1,4 @@
-"""Presets: settings to start from, for the built-in data, each benchmark of the paper and own photos.
+"""Presets: starting settings for the demo, each benchmark of the paper and your own photos.
 
     divconq train demo --out runs/demo
     divconq presets show cub
@@ -10,7 +10,7 @@ The presets of the benchmarks hold the paper's hyperparameters (supplement, sect
 from divconq.checks import did_you_mean
 from divconq.config import Config
 
-# Trains two to three minutes on two CPU cores. Selected by R@1 on demo:1 (other species); see benchmarks/demo.md.
+# Trains for 2 to 3 minutes on two CPU cores. Tuned for R@1 on demo:1 (other species); see benchmarks/demo.md.
 DEMO = Config.of(
     data="demo",
     image_size=48,
@@ -34,11 +34,11 @@ DEMO = Config.of(
 # Paper: R@1 68.16, NMI 69.49, mARP 55.35 with learned masks; 66.93 for the margin loss alone.
 CUB_PAPER = Config.of(data="cub", augmentation="geom+color")
 
-# Better on held-out training classes, with and without divide and conquer; see benchmarks/cub.md.
+# Better than CUB_PAPER on held-out classes, with and without divide and conquer; see benchmarks/cub.md.
 CUB = CUB_PAPER.replace(
     pooling="avgmax",
     masks="fixed",
-    mask_lr_scale=1000.0,  # this and the next setting are for --masks learned
+    mask_lr_scale=1000.0,  # this and the next setting apply to --masks learned
     mask_split_noise=0.2,
     loss_args={"sampling_dim": 128},
     epochs=30,
@@ -48,7 +48,7 @@ CUB = CUB_PAPER.replace(
 # Paper: R@1 87.76, NMI 70.67, mARP 65.97 with learned masks; 85.12 for the margin loss alone.
 CARS = Config.of(data="cars", augmentation="color-heavy")
 
-# The large benchmarks: two images of a class in a batch, division every second epoch.
+# The large benchmarks: two images per class in a batch, a division every second epoch.
 LARGE = Config.of(batch=80, per_class=2, divide_every=2, weight_decay=1e-4)
 
 # Paper: R@1 90.40, NMI 89.91, mARP 88.47 with learned masks; 87.87 for the margin loss alone.

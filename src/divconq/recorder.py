@@ -1,4 +1,4 @@
-"""What surrounds the training loop: clock, progress bar, NaN guard, log, checkpoints, stop signals."""
+"""The bookkeeping of a training run: clock, progress bar, NaN guard, log, checkpoints, stop signals."""
 
 import hashlib
 import math
@@ -25,11 +25,11 @@ from divconq.training.stop_signals import StopSignals
 
 
 class Recorder:
-    """Records a run in its folder, and restores it from there.
+    """Records a run in its folder and restores it on resume.
 
-    The loop reports to it: ``begin_steps``, ``after_step`` for every batch, ``end_steps`` and ``end_epoch``. The
-    recorder writes the log and the checkpoints, shows the progress, stops at a loss that is not finite and ends the
-    run when a signal asks for it. Only the first process writes.
+    The loop calls ``begin_steps``, ``after_step`` for every batch, ``end_steps`` and ``end_epoch``. The recorder
+    writes the log and the checkpoints, shows the progress, and stops the run at a loss that is not finite or at a
+    stop signal. Only the first process writes.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Recorder:
         self.job, self.dc, self.config = job, job.dc, job.config
         self.stop = stop or StopSignals()
         self.best = -math.inf
-        self.losses = torch.empty(0)  # of the steps of the current epoch before the run was resumed
+        self.losses = torch.empty(0)  # of the current epoch, from before the resume
         self.generators: dict[str, Any] = {}
         self.clock = Clock()
         self.run = self._resume(out) if resume else on_first(Run.create, out, self.config)
@@ -69,15 +69,15 @@ class Recorder:
 
     @property
     def steps_done(self) -> int:
-        """The number of steps of the current epoch that were made before the run was resumed."""
+        """Return the number of steps of the current epoch that were made before the resume."""
         return len(self.losses)
 
     def epochs(self) -> range:
-        """Return the epochs that are still to be trained."""
+        """Return the remaining epochs."""
         return range(self.dc.epoch, self.config.optimisation.epochs)
 
     def timed(self, phase: str) -> AbstractContextManager[None]:
-        """Count the seconds of a ``with`` block as one phase of the epoch."""
+        """Return a context manager that adds the seconds of its block to a phase of the epoch."""
         return self.clock(phase)
 
     def save_division(self) -> None:
@@ -85,7 +85,7 @@ class Recorder:
         self.run.save_division(self.dc.epoch, self.dc.partition.clusters, self.dc.masks)
 
     def begin_steps(self, plan: EpochPlan) -> None:
-        """Start the steps of an epoch; an epoch that was interrupted continues with its random generators."""
+        """Start the steps of an epoch. A resumed epoch restores its random generators."""
         self.plan = plan
         self.guard = NaNGuard(self.dc.epoch, plan.clusters, self.job.device, before=self.losses)
         if self.generators:
@@ -93,7 +93,7 @@ class Recorder:
         self.progress.epoch(self.dc.epoch, self.dc.partition.k)
 
     def after_step(self, loss: Tensor, finite: Tensor) -> None:
-        """Record the loss of a step; write a checkpoint if it is time, and stop if a signal asked for it."""
+        """Record the loss of a step. Write a checkpoint if one is due; stop after a stop signal."""
         self.guard.step(loss, finite)
         self.progress.step(self.guard.latest)
         stopping = anywhere(self.stop.wished)
@@ -108,7 +108,7 @@ class Recorder:
         self.mean_loss = self.guard.mean()
 
     def end_epoch(self, scores: dict[str, float]) -> None:
-        """Log the epoch and offer its state as a checkpoint."""
+        """Log the epoch. Write a checkpoint if one is due, or at the end of the run."""
         epoch, plan = self.dc.epoch, self.plan
         record: dict[str, Any] = {
             "epoch": epoch + 1,
@@ -146,7 +146,7 @@ class Recorder:
         return on_first(self.run.metrics)
 
     def _halt(self) -> NoReturn:
-        """End the run once its checkpoint is on disk."""
+        """Stop the run after its checkpoint is written."""
         self.progress.close()
         self.checkpoints.finish()
         wait_for_all()
@@ -168,7 +168,7 @@ class Recorder:
         }
 
     def _resume(self, out: Path) -> Run:
-        """Open a run and restore it from its last checkpoint; what was logged after that is removed."""
+        """Restore the last checkpoint of a run, delete the log entries after it, and return the run."""
         run = on_first(Run.open, out)
         if (state := on_first(run.resume)) is not None:
             self._restore(state)
@@ -177,7 +177,7 @@ class Recorder:
         return run
 
     def _restore(self, state: dict[str, Any]) -> None:
-        """Fill network, algorithm and optimiser from a checkpoint."""
+        """Restore network, algorithm and optimiser from a checkpoint."""
         try:
             self.job.model.load_state_dict(state["model"])
             self.dc.load_state_dict(algorithm_state(state))
@@ -194,6 +194,6 @@ class Recorder:
 
 
 def fingerprint(images: ImageSet) -> str:
-    """Return a hash of the labels and class names; other data has another one."""
+    """Return a hash of the labels and class names, which identifies the data."""
     names = "\n".join(images.names).encode()
     return hashlib.sha256(images.labels.cpu().numpy().tobytes() + names).hexdigest()

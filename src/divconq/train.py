@@ -34,7 +34,7 @@ def train(
     resume : bool
         Continue from the last checkpoint in ``out``.
     stop : StopSignals, optional
-        Ends the run after the current step, with a checkpoint, when it has received a signal; ``Stopped`` is raised.
+        After a signal, the run finishes its step, writes a checkpoint and raises ``Stopped``.
     loggers : collection of str
         Names in ``divconq.training.loggers.LOGGERS`` that also receive the log.
 
@@ -77,7 +77,7 @@ def train(
             if job.evaluates(epoch):
                 with recorder.timed("evaluate"):
                     if config.evaluation.train_recall:
-                        embeddings = job.embed(job.train)  # the next division uses them, too
+                        embeddings = job.embed(job.train)  # the next division uses them again
                     scores = job.scores(embeddings)
             recorder.end_epoch(scores)
     recorder.export()

@@ -1,4 +1,4 @@
-"""Using a trained run: scoring, and embedding images."""
+"""A trained run: compute its scores and embed images."""
 
 from pathlib import Path
 from typing import Literal
@@ -21,8 +21,8 @@ from divconq.training.scoring import embed_images, search_scores
 class TrainedRun:
     """The conquered model of a run on a device, with the settings of the run.
 
-    ``which`` selects the model of the last or the best epoch. ``module`` is a Python file to execute first; a run
-    whose backbone such a file registered needs it.
+    ``which`` selects the model of the last or the best epoch. ``module`` is a Python file to execute first, for
+    runs that were trained with ``--import``.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class TrainedRun:
     def scores(
         self, data: str | None = None, *, same_camera: Literal["drop", "keep"] | None = None
     ) -> dict[str, float]:
-        """Return the scores on the test images of the run's data, or of another dataset or folder.
+        """Return the scores on the test images of ``data``, by default the data of the run.
 
         ``same_camera`` replaces the setting of the run.
         """
@@ -64,7 +64,7 @@ class TrainedRun:
     def embed(
         self, data: str, split: Literal["train", "test", "gallery"] = "test"
     ) -> tuple[Tensor, ImageSet]:
-        """Return the unit vectors and the images of one split of a dataset, or of every image below a folder."""
+        """Return the unit vectors and the images of one split of a dataset, or of all images in a folder."""
         if is_dataset(data):
             config = self.config.replace(data=data, val_classes=0, same_camera="keep")
             dataset, _ = open_data(config)

@@ -18,7 +18,7 @@ def image_set(labels, cameras=None):
 
 @pytest.mark.parametrize("same_camera", ["drop", "keep"])
 @pytest.mark.parametrize("with_gallery", [False, True])
-def test_matches_are_those_of_plain_loops(with_gallery, same_camera):
+def test_count_matches_equals_plain_loops(with_gallery, same_camera):
     random = np.random.default_rng(0)
     for _ in range(40):
         sides = [(random.integers(0, 6, n), random.integers(-2, 3, n)) for n in random.integers(1, 12, 2)]
@@ -37,7 +37,7 @@ def test_matches_are_those_of_plain_loops(with_gallery, same_camera):
         assert count_matches(test, gallery, same_camera=same_camera).tolist() == expected
 
 
-def test_cameras_must_be_known_on_both_sides():
+def test_known_cameras_needs_both_sides():
     with_cameras, without = image_set([0, 0], [7, 7]), image_set([0, 0])
     assert known_cameras(with_cameras, without) is known_cameras(without, with_cameras) is None
     assert known_cameras(without) is None
@@ -48,7 +48,7 @@ def test_cameras_must_be_known_on_both_sides():
 
 
 def families(sizes):
-    """One image of each class; classes are in families of these sizes, in turn, so that families are interleaved."""
+    """Return one image per class, in families of these sizes; the classes of the families alternate."""
     groups = [family for round_ in range(max(sizes)) for family, size in enumerate(sizes) if round_ < size]
     labels = torch.arange(len(groups))
     pixels = InMemory(torch.zeros(len(groups), 8, 8, 3, dtype=torch.uint8))
@@ -56,7 +56,7 @@ def families(sizes):
     return ImageSet(pixels, labels, names, names, groups=torch.tensor(groups))
 
 
-def test_whole_families_are_held_out_as_many_as_fit():
+def test_hold_out_takes_all_families_that_fit():
     sizes = [4, 3, 2, 2, 1, 1, 1]
     images = families(sizes)
     seen = set()
@@ -73,7 +73,7 @@ def test_whole_families_are_held_out_as_many_as_fit():
     assert again.names == hold_out(images, 6, seed=3, whole_groups=True)[1].names
 
 
-def test_a_family_that_does_not_fit_stays():
+def test_family_larger_than_limit_is_not_held_out():
     rest, held = hold_out(families([4, 4, 3]), 5, seed=0, whole_groups=True)
     assert len(held.names) in (3, 4)
     assert len(rest.names) == 11 - len(held.names)

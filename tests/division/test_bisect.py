@@ -11,7 +11,7 @@ def random_points(n, d, seed):
 
 
 @pytest.mark.parametrize("k", [1, 2, 8, 32])
-def test_the_parent_comes_back(k):
+def test_children_keep_the_number_of_the_parent(k):
     x = random_points(200, 5, k)
     clusters = torch.randint(k, (200,), generator=torch.Generator().manual_seed(k))
     children = bisect(x, clusters, k)
@@ -21,30 +21,30 @@ def test_the_parent_comes_back(k):
     assert bool((child_sizes[sizes >= 2] > 0).all())
 
 
-def test_each_cluster_falls_into_its_two_halves():
+def test_bisect_separates_two_groups_per_cluster():
     x = torch.tensor([[0.0], [0.1], [5.0], [5.1], [100.0], [100.1], [107.0]])
     children = bisect(x, torch.tensor([0, 0, 0, 0, 1, 1, 1]), 2).tolist()
     assert children[0] == children[1] != children[2] == children[3]
     assert children[4] == children[5] != children[6]
 
 
-def test_identical_points_are_split_evenly():
+def test_identical_points_are_split_into_equal_halves():
     children = bisect(torch.ones(7, 3), torch.tensor([0, 1, 1, 1, 1, 1, 0]), 2)
     assert torch.bincount(children, minlength=4).tolist() == [1, 1, 3, 2]
 
 
-def test_one_point_goes_to_the_first_child_and_none_stays_none():
+def test_bisect_of_clusters_with_one_or_no_point():
     children = bisect(random_points(3, 2, 0), torch.tensor([1, 2, 2]), 4)
     assert int(children[0]) == 2
     assert sorted(children[1:].tolist()) == [4, 5]
 
 
-def test_the_seed_decides_all():
+def test_bisect_is_deterministic():
     x, clusters = random_points(300, 8, 1), torch.arange(300) % 4
     assert torch.equal(bisect(x, clusters, 4, seed=3), bisect(x, clusters, 4, seed=3))
 
 
-def test_halve_separates_all_but_identical_points():
+def test_halve_separates_one_distinct_point():
     x = torch.ones(50, 2)
     x[17] += 1
     side = halve(x)
@@ -52,7 +52,7 @@ def test_halve_separates_all_but_identical_points():
     assert sorted(torch.bincount(side).tolist()) == [1, 49]
 
 
-def test_members_are_found_as_by_a_search():
+def test_members_of_equals_naive_search():
     clusters = torch.randint(5, (40,), generator=torch.Generator().manual_seed(0))
     for c, members in enumerate(members_of(clusters, 6)):
         assert members.tolist() == [i for i in range(40) if int(clusters[i]) == c]
@@ -69,8 +69,8 @@ def test_errors(monkeypatch):
         bisect(torch.tensor([[0.0], [float("inf")], [1.0]]), torch.tensor([0, 0, 0]), 1)
 
 
-def test_a_usable_split_is_sought_when_labels_are_known(monkeypatch):
-    """Seeds below 7 put two images of one class alone on a side, which cannot be trained on."""
+def test_split_is_repeated_until_usable(monkeypatch):
+    """Seeds below 7 give a side with two images of one class, which is unusable."""
     seeds = []
 
     def sides(x, k, seed=0, iterations=100):

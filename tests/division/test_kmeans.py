@@ -28,7 +28,7 @@ def objective(x, labels):
 
 
 def lloyd_by_hand(x, centroids, iterations):
-    """Lloyd's algorithm in plain loops and float64; only for data on which no cluster runs empty."""
+    """Run Lloyd's algorithm with plain loops in float64, for data without empty clusters."""
     points, means = x.double(), centroids.double()
     for step in range(iterations + 1):
         labels = torch.tensor(
@@ -49,7 +49,7 @@ def test_separated_blobs_are_found(k):
 
 @pytest.mark.parametrize("lloyd", [lloyd_torch, lloyd_faiss])
 @pytest.mark.parametrize(("n", "k", "iterations"), [(40, 3, 0), (40, 3, 1), (60, 5, 4)])
-def test_both_paths_do_what_plain_loops_do(lloyd, n, k, iterations):
+def test_torch_and_faiss_equal_plain_loops(lloyd, n, k, iterations):
     x = random_points(n, 4, n + k)
     labels, distances = lloyd(x, x[:k], iterations)
     assert torch.equal(labels, lloyd_by_hand(x, x[:k], iterations))
@@ -74,7 +74,7 @@ def test_blocks_do_not_change_the_labels(monkeypatch):
     assert torch.equal(whole, lloyd_torch(x, x[:9], 20)[0])
 
 
-def test_a_settled_clustering_stops_early_and_stays(monkeypatch):
+def test_converged_kmeans_stops_early(monkeypatch):
     x, _ = blobs(4, 20, 8, seed=0)
     rounds = []
     means = MODULE._means
@@ -84,7 +84,7 @@ def test_a_settled_clustering_stops_early_and_stays(monkeypatch):
     assert torch.equal(labels, lloyd_faiss(x, x[::20], 100)[0])
 
 
-def test_an_unsettled_clustering_goes_on():
+def test_kmeans_continues_until_convergence():
     x = random_points(1000, 2, 0)
     early, settled = lloyd_torch(x, x[:8], 10)[0], lloyd_torch(x, x[:8], 60)[0]
     assert not torch.equal(early, settled)
@@ -93,7 +93,7 @@ def test_an_unsettled_clustering_goes_on():
 
 @pytest.mark.parametrize("spread", [0.1, 3.0])
 def test_as_good_as_scikit_learn(spread):
-    """On average over seeds: one seed of either may settle in a worse place."""
+    """Compare the mean over seeds, because a single seed may give a worse result."""
     from sklearn.cluster import KMeans
 
     x, _ = blobs(10, 20, 10, seed=0, spread=spread)
@@ -113,7 +113,7 @@ def test_initial_centroids_are_distinct_rows():
 
 
 def test_plus_plus_draws_far_points_in_proportion():
-    """One trial a draw would take the far point 81 / 82 of the time; the best of two nearly always does."""
+    """One draw selects the far point with probability 81 / 82; the best of two draws nearly always does."""
     x = torch.tensor([[0.0], [1.0], [10.0]])
     picks = [tuple(initial_centroids(x, 2, seed).flatten().sort().values.tolist()) for seed in range(200)]
     assert sum(10.0 in pick for pick in picks) > 190
@@ -140,7 +140,7 @@ def test_no_cluster_is_empty_even_among_duplicates(n, distinct, k, seed, torch_)
     assert sorted(labels.unique().tolist()) == list(range(k))
 
 
-def test_an_empty_cluster_is_seeded_again():
+def test_empty_cluster_gets_a_new_centroid():
     x = torch.tensor([[100.0], [101.0], [110.0], [111.0]])
     labels, _ = lloyd_torch(x, torch.tensor([[100.0], [500.0]]), 5)
     assert labels[0] == labels[1] != labels[2] == labels[3]
@@ -157,12 +157,12 @@ def test_scale_and_origin_do_not_matter(scale, faiss, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
-def test_other_floats_are_converted(dtype):
+def test_float_types_are_converted(dtype):
     x = random_points(50, 4, 0).to(dtype)
     assert torch.equal(kmeans(x, 3), kmeans(x.float(), 3))
 
 
-def test_the_seed_decides_all_and_the_input_stays():
+def test_kmeans_is_deterministic_and_keeps_its_input():
     x = random_points(400, 6, 0).requires_grad_()
     before = x.detach().clone()
     torch.manual_seed(1)
@@ -173,7 +173,7 @@ def test_the_seed_decides_all_and_the_input_stays():
     assert len({tuple(kmeans(x, 11, seed=s).tolist()) for s in range(4)}) > 1
 
 
-def test_products_are_exact_inside_and_settings_come_back():
+def test_exact_products_restores_settings():
     x = torch.rand(4, 4)
     torch.set_float32_matmul_precision("medium")
     try:

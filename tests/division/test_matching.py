@@ -18,14 +18,14 @@ def total_iou(new, old, k, names):
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
-def test_every_renaming_is_undone(k):
+def test_match_inverts_every_permutation(k):
     old = torch.arange(k).repeat_interleave(torch.arange(1, k + 1))
     for names in permutations(range(k)):
         assert torch.equal(match(torch.tensor(names)[old], old, k), old)
 
 
 @pytest.mark.parametrize("k", [2, 4, 8, 16, 32, 64])
-def test_random_renamings_are_undone(k):
+def test_match_inverts_random_permutations(k):
     generator = torch.Generator().manual_seed(k)
     for _ in range(10):
         rest = torch.randint(k, (5 * k,), generator=generator)
@@ -34,13 +34,13 @@ def test_random_renamings_are_undone(k):
 
 
 @pytest.mark.parametrize("k", [3, 5, 8, 64])
-def test_one_long_cycle_is_undone(k):
+def test_match_inverts_a_long_cycle(k):
     old = torch.arange(k).repeat(3)
     assert torch.equal(match((old + 1) % k, old, k), old)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 5, 6])
-def test_no_permutation_overlaps_more(k):
+def test_match_maximises_total_iou(k):
     generator = torch.Generator().manual_seed(k)
     for _ in range(3):
         new, old = torch.randint(k, (2, 4 * k), generator=generator)
@@ -50,20 +50,20 @@ def test_no_permutation_overlaps_more(k):
         assert reached == pytest.approx(best, abs=1e-12)
 
 
-def test_only_names_change():
+def test_match_keeps_the_clusters_and_renumbers_them():
     new, old = torch.randint(8, (2, 100), generator=torch.Generator().manual_seed(0))
     pairs = set(zip(new.tolist(), match(new, old, 8).tolist(), strict=True))
     assert len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs}) == 8
 
 
-def test_overlap_counts_relative_to_size():
-    """New cluster 0 shares as many images with either old one, but covers the small one better."""
+def test_match_uses_iou_not_intersection():
+    """New cluster 0 shares equally many images with both old ones, but has a higher IoU with the small one."""
     old = torch.tensor([0] * 10 + [1] * 3)
     new = torch.tensor([0] * 2 + [1] * 8 + [0] * 2 + [1])
     assert torch.equal(match(new, old, 2), 1 - new)
 
 
-def test_empty_clusters_are_no_obstacle():
+def test_match_accepts_empty_clusters():
     old = torch.tensor([0, 0, 3, 3])
     new = torch.tensor([1, 1, 2, 2])
     assert torch.equal(match(new, old, 4), old)

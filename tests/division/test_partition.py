@@ -5,12 +5,12 @@ from divconq.division import Partition
 from divconq.division.partition import check_power_of_two
 
 
-def test_sizes_count_every_cluster_with_empty_ones():
+def test_sizes_include_empty_clusters():
     clusters = torch.tensor([3, 3, 0, 5, 3])
     assert Partition(clusters, 8).sizes().tolist() == [sum(int(c) == i for c in clusters) for i in range(8)]
 
 
-def test_parents_lead_back_to_the_whole():
+def test_repeated_parent_gives_one_cluster():
     partition = Partition(torch.tensor([0, 1, 2, 3, 4, 5, 6, 7]), 8)
     assert partition.parent().clusters.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     root = partition.parent().parent().parent()
@@ -21,7 +21,7 @@ def test_parents_lead_back_to_the_whole():
 
 
 @pytest.mark.parametrize("cluster", [-1, 4])
-def test_clusters_outside_are_refused(cluster):
+def test_cluster_out_of_range_is_refused(cluster):
     with pytest.raises(ValueError, match="clusters must be from 0 to 3 for k = 4"):
         Partition(torch.tensor([0, cluster]), 4)
 
@@ -35,11 +35,11 @@ def test_k_must_be_a_power_of_two(k, advice):
         Partition(torch.zeros(1, dtype=torch.int64), k)
 
 
-def test_powers_of_two_pass():
+def test_powers_of_two_are_accepted():
     for power in range(12):
         check_power_of_two("k", 2**power)
 
 
-def test_clusters_elsewhere_than_on_the_cpu_are_refused():
+def test_clusters_must_be_on_the_cpu():
     with pytest.raises(ValueError, match=r"clusters\.cpu\(\)"):
         Partition(torch.zeros(1, dtype=torch.int64, device="meta"), 1)

@@ -11,7 +11,7 @@ N, CLASSES, K_MAX = 320, 20, 8
 
 
 def images(seed=0):
-    """Embeddings gathered by class, classes in five groups of different sizes."""
+    """Return embeddings clustered by class, and classes in five groups of different sizes."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(N) % CLASSES
     centres = torch.randn(CLASSES, 6, generator=generator)
@@ -38,7 +38,7 @@ def usable_by_hand(clusters, labels, k):
     return answer
 
 
-def test_usable_clusters_are_those_a_naive_loop_finds():
+def test_usable_clusters_equal_naive_loop():
     generator = torch.Generator().manual_seed(0)
     found = set()
     for k in (1, 2, 4, 8, 16):
@@ -57,7 +57,7 @@ def test_k_doubles_at_every_call_up_to_k_max(strategy):
     assert [p.k for p in successive(strategy)] == [1, 2, 4, 8, 8, 8]
 
 
-def test_flat_has_k_max_clusters_at_once():
+def test_flat_starts_with_k_max_clusters():
     assert [p.k for p in successive("flat", calls=2)] == [1, 8, 8]
 
 
@@ -70,7 +70,7 @@ def test_children_stay_inside_their_parents(strategy):
         assert torch.equal(settled.clusters, partitions[3].clusters)
 
 
-def test_random_halves_are_even_and_differ_by_seed():
+def test_random_halves_are_equal_and_depend_on_seed():
     first, other = successive("random"), successive("random", seed=50)
     for partition in first:
         assert int(partition.sizes().max()) - int(partition.sizes().min()) <= 1
@@ -97,7 +97,7 @@ def test_progressive_is_recluster_match_bisect():
     assert torch.equal(again.clusters, match(kmeans(x, 4, seed=5), four.clusters, 4))
 
 
-def test_flat_keeps_the_names_it_finds():
+def test_flat_matches_old_clusters():
     x, labels, _ = images()
     clusters = kmeans(x, 4, seed=1)
     assert bool(usable_clusters(clusters, labels, 4).all())
@@ -109,8 +109,8 @@ def test_flat_keeps_the_names_it_finds():
 
 
 @pytest.mark.parametrize("gone", [(0,), (2,), (1, 3)])
-def test_super_categories_divide_alike_when_groups_are_gone(gone):
-    """Whole groups may be held out or dropped with their classes: what is left keeps its numbers, with gaps."""
+def test_super_categories_accept_gaps_in_group_numbers(gone):
+    """Whole groups may be held out or dropped; the remaining groups keep their numbers, with gaps."""
     generator = torch.Generator().manual_seed(1)
     group_of_class = torch.tensor([0, 0, 1, 1, 1, 2, 3, 3, 4, 4])
     labels = torch.randint(len(group_of_class), (200,), generator=generator)
@@ -132,7 +132,7 @@ def test_super_categories_divide_alike_when_groups_are_gone(gone):
     assert torch.equal(shifted.clusters, one.clusters // 4)
 
 
-def test_super_categories_keep_groups_and_classes_whole_while_they_can():
+def test_super_categories_split_groups_and_classes_last():
     _, labels, groups = images()
     halves, quarters, eighths = successive("labels")[1:4]
     for partition, units in ((halves, groups), (quarters, labels), (eighths, labels)):
@@ -143,7 +143,7 @@ def test_super_categories_keep_groups_and_classes_whole_while_they_can():
     assert set(groups[halves.clusters == 0].tolist()) == {7, 1}
 
 
-def test_super_categories_split_a_single_class_evenly():
+def test_super_categories_split_single_class_into_equal_halves():
     labels, groups = torch.zeros(10).long(), torch.full((10,), 5)
     partition = Partition.whole(10)
     for sizes in ([5, 5], [3, 2, 3, 2], [2, 1, 1, 1, 2, 1, 1, 1]):
@@ -151,7 +151,7 @@ def test_super_categories_split_a_single_class_evenly():
         assert partition.sizes().tolist() == sizes
 
 
-def test_super_categories_with_one_image_leave_nodes_empty():
+def test_super_categories_of_one_image_give_empty_clusters():
     groups = torch.tensor([0, 1, 1, 1, 1])
     partition = divide("labels", None, Partition.whole(5), groups, k_max=4, seed=0, groups=groups)
     partition = divide("labels", None, partition, groups, k_max=4, seed=0, groups=groups)
@@ -159,7 +159,7 @@ def test_super_categories_with_one_image_leave_nodes_empty():
 
 
 @pytest.mark.parametrize("strategy", list(DIVISIONS))
-def test_the_arguments_decide_all(strategy):
+def test_divide_is_deterministic(strategy):
     torch.manual_seed(1)
     first = successive(strategy, calls=3)
     torch.manual_seed(2)
@@ -168,7 +168,7 @@ def test_the_arguments_decide_all(strategy):
 
 
 @pytest.mark.parametrize("strategy", ["progressive", "flat"])
-def test_a_usable_clustering_is_sought(strategy, monkeypatch):
+def test_clustering_is_repeated_until_usable(strategy, monkeypatch):
     """Only seeds from 12 on give two usable clusters."""
     seeds = []
 
@@ -185,8 +185,8 @@ def test_a_usable_clustering_is_sought(strategy, monkeypatch):
 
 
 @pytest.mark.parametrize("strategy", ["progressive", "flat"])
-def test_degenerate_clusters_are_one_warning(strategy):
-    """Four classes of two images in two places: two clusters are usable, four are not."""
+def test_degenerate_clusters_give_one_warning(strategy):
+    """With four classes of two images at two points, two clusters are usable and four are not."""
     labels = torch.arange(4).repeat_interleave(2)
     x = torch.tensor([0.0, 1.0, 9.0, 10.0])[labels, None]
     partition = Partition.whole(8)
@@ -199,8 +199,8 @@ def test_degenerate_clusters_are_one_warning(strategy):
     assert partition.sizes().tolist() == [2, 2, 2, 2]
 
 
-def test_the_try_with_the_most_usable_clusters_is_kept(monkeypatch):
-    """Usable clusters of two by seed: 0, 1, 1, 0, ...; the first of the ones is kept."""
+def test_result_with_most_usable_clusters_is_kept(monkeypatch):
+    """The seeds give 0, 1, 1, 0, ... usable clusters; the first result with one is kept."""
     answers = {5: [0, 1] * 4, 6: [0, 0, 0, 0, 0, 0, 1, 1], 7: [1, 1, 1, 1, 1, 1, 0, 0]}
 
     def clustering(x, k, seed=0, iterations=100):
@@ -215,7 +215,7 @@ def test_the_try_with_the_most_usable_clusters_is_kept(monkeypatch):
 
 @pytest.mark.parametrize("strategy", ["progressive", "flat"])
 @pytest.mark.parametrize("n", [8, 9, 40])
-def test_collapsed_embeddings_are_divided_all_the_same(strategy, n):
+def test_collapsed_embeddings_can_be_divided(strategy, n):
     labels, partition = torch.arange(n) // 2, Partition.whole(n)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)

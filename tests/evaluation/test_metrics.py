@@ -308,7 +308,7 @@ def test_errors(monkeypatch):
     refused("got only gallery_labels; pass gallery too", x, labels, None, labels)
     refused(r"gallery needs one label for each of its 5 images", x, labels, x, labels[:4])
     refused(r"gallery must be of shape", x, labels, x[:0], labels[:0])
-    refused("as many features, got 3 and 2", x, labels, x[:, :2], labels)
+    refused("the same number of features, got 3 and 2", x, labels, x[:, :2], labels)
     refused("none of the 5 queries has an image of its class to find", x, labels, x, labels + 9)
     refused("of its class by another camera to find", x, labels, query_cameras=labels)
     refused("gallery_cameras need a gallery, got none", x, labels, gallery_cameras=labels)

@@ -27,7 +27,7 @@ def model():
 
 
 @pytest.mark.parametrize("layer", ["embedding", "features"])
-def test_every_image_by_itself(model, layer):
+def test_embeddings_equal_single_image_forward(model, layer):
     images, mask = images_of(7), torch.rand(8 if layer == "embedding" else 160, generator=seeded(2))
     x = embed(model, images, mask, layer=layer, batch=3, **SIZES)
     for i in range(7):
@@ -39,7 +39,7 @@ def test_every_image_by_itself(model, layer):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_model_is_left_in_its_mode(model, training):
+def test_embed_keeps_the_mode_of_the_model(model, training):
     model.train(training)
     embed(model, images_of(2), **SIZES)
     assert model.training is training
@@ -47,7 +47,7 @@ def test_the_model_is_left_in_its_mode(model, training):
 
 @pytest.mark.parametrize("n", [1, 5, 8, 13, 16])
 @pytest.mark.parametrize("layer", ["embedding", "features"])
-def test_a_fast_form_gets_batches_of_one_length(model, n, layer):
+def test_fast_form_receives_full_batches_only(model, n, layer):
     forward, lengths = see_features(model), []
 
     def fast(pixels, across, down):
@@ -62,7 +62,7 @@ def test_a_fast_form_gets_batches_of_one_length(model, n, layer):
     assert torch.allclose(x, embed(model, images, layer=layer, batch=8, **SIZES), atol=1e-5)
 
 
-def test_a_fast_form_may_return_the_same_memory_again(model):
+def test_fast_form_may_reuse_its_output(model):
     forward, held = see_features(model), torch.zeros(4, 160)
     images = images_of(12)
     x = embed(model, images, batch=4, fast=lambda *batch: held.copy_(forward(*batch)), **SIZES)
@@ -72,7 +72,7 @@ def test_a_fast_form_may_return_the_same_memory_again(model):
 @pytest.mark.gpu
 @pytest.mark.parametrize("layer", ["embedding", "features"])
 @pytest.mark.parametrize("bf16", [False, True])
-def test_captured_it_gives_the_same_and_follows_the_weights(model, layer, bf16):
+def test_captured_embedding_equals_plain_after_weight_changes(model, layer, bf16):
     torch.compiler.reset()
     model, images = model.cuda(), images_of(50)
     fast = fast_features(model)

@@ -1,4 +1,4 @@
-"""The curves that loggers get are those of ``metrics.jsonl``: all of them, and each point once."""
+"""Loggers receive all curves of ``metrics.jsonl``, and each point once."""
 
 import contextlib
 import json
@@ -33,7 +33,7 @@ def record(epoch, loss=None):
 
 
 def points(folder):
-    """What TensorBoard shows: name -> [(epoch, value)]."""
+    """Return the curves in TensorBoard files as {name: [(epoch, value)]}."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0})
@@ -45,13 +45,13 @@ def points(folder):
 
 
 def curves(records):
-    """The same from the log."""
+    """Return the same curves from the log."""
     names = dict.fromkeys(name for record in records for name in scalars(record))
     return {name: [(r["epoch"], scalars(r)[name]) for r in records if name in scalars(r)] for name in names}
 
 
 class StandIn(ModuleType):
-    """A ``wandb`` that keeps the points of every id, as a server would."""
+    """A fake ``wandb`` module that stores the points of every id, as a server would."""
 
     def __init__(self, mode="offline"):
         super().__init__("wandb")
@@ -85,7 +85,7 @@ def wandb(monkeypatch):
     return module
 
 
-def test_tensorboard_shows_the_curves_of_a_run_also_after_it_was_resumed(tiny, tmp_path):
+def test_tensorboard_has_all_curves_after_resume(tiny, tmp_path):
     out = tmp_path / "run"
     records = train(tiny.replace(epochs=2), out, loggers=["tensorboard"])
     assert points(out) == curves(records)
@@ -98,7 +98,7 @@ def test_tensorboard_shows_the_curves_of_a_run_also_after_it_was_resumed(tiny, t
     assert points(out) == curves(records), "the epoch that was trained without is there, too"
 
 
-def test_epochs_that_come_again_are_there_once(run):
+def test_repeated_epochs_appear_once(run):
     with Loggers(["tensorboard"], run) as loggers:
         for epoch in (1, 2, 3):
             run.log(record(epoch))
@@ -110,7 +110,7 @@ def test_epochs_that_come_again_are_there_once(run):
     assert points(run.folder) == curves([record(1), record(2, loss=7.0)])
 
 
-def test_a_run_that_is_killed_leaves_its_points(run):
+def test_killed_run_keeps_its_points(run):
     code = (
         "import os, sys\nfrom pathlib import Path\n"
         "from divconq.training.loggers import Loggers\nfrom divconq.runs.folder import Run\n"
@@ -123,7 +123,7 @@ def test_a_run_that_is_killed_leaves_its_points(run):
     assert points(run.folder)["loss"] == [(1, 1.0), (2, 1.0)]
 
 
-def test_wandb_gets_the_config_and_the_same_run_again_after_a_resume(run, wandb):
+def test_wandb_continues_the_same_run_after_resume(run, wandb):
     with Loggers(["wandb"], run) as loggers:
         for epoch in (1, 2, 3):
             run.log(record(epoch))
@@ -144,14 +144,14 @@ def test_wandb_gets_the_config_and_the_same_run_again_after_a_resume(run, wandb)
     assert wandb.ended == [0, 1]
 
 
-def test_a_run_that_was_begun_without_wandb_hands_in_what_it_has(run, wandb):
+def test_wandb_added_on_resume_receives_earlier_epochs(run, wandb):
     for epoch in (1, 2):
         run.log(record(epoch))
     Loggers(["wandb"], run)
     assert [step for step, _ in next(iter(wandb.points.values()))] == [1, 2]
 
 
-def test_one_that_fails_is_left_out_and_the_others_go_on(run, wandb):
+def test_failing_logger_is_removed_and_others_continue(run, wandb):
     with Loggers(["wandb", "tensorboard"], run) as loggers:
         loggers.log(record(1))
         wandb.broken = True
@@ -172,7 +172,7 @@ def test_a_logger_that_cannot_start_does_not_end_the_run(run, wandb, monkeypatch
         loggers.log(record(1))
 
 
-def test_other_processes_than_the_first_have_none(run, wandb, monkeypatch):
+def test_only_first_process_has_loggers(run, wandb, monkeypatch):
     monkeypatch.setattr("divconq.distributed.first_process.rank", lambda: 1)
     run.log(record(1))
     with Loggers(["tensorboard", "wandb"], run) as loggers:
@@ -182,9 +182,7 @@ def test_other_processes_than_the_first_have_none(run, wandb, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "module"), [("tensorboard", "torch.utils.tensorboard"), ("wandb", "wandb")])
-def test_a_package_that_is_missing_is_named_before_anything_is_done(
-    name, module, tmp_path, monkeypatch, capsys
-):
+def test_missing_package_is_an_error_before_training(name, module, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stop:
@@ -196,7 +194,7 @@ def test_a_package_that_is_missing_is_named_before_anything_is_done(
     assert not list(tmp_path.iterdir())
 
 
-def test_who_is_not_logged_in_is_told_so(wandb):
+def test_missing_wandb_login_is_an_error(wandb):
     check_loggers(["wandb"])
     wandb.settings.mode = "online"
     with pytest.raises(
@@ -205,13 +203,13 @@ def test_who_is_not_logged_in_is_told_so(wandb):
         check_loggers(["wandb"])
 
 
-def test_a_folder_that_happens_to_be_called_wandb_is_no_package(monkeypatch):
+def test_folder_called_wandb_is_not_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", ModuleType("wandb"))
     with pytest.raises(ValueError, match="pip install wandb"):
         check_loggers(["wandb"])
 
 
-def test_a_stopped_run_says_how_to_go_on_with_the_same_loggers(photos, tmp_path, capsys, monkeypatch):
+def test_stopped_run_prints_resume_command_with_loggers(photos, tmp_path, capsys, monkeypatch):
     def interrupted(config, out, **arguments):
         Run.create(out, config)
         raise KeyboardInterrupt

@@ -10,7 +10,7 @@ from divconq.model import Embedder, SmallNet
 from divconq.training.optimizer import load_optimizer, make_optimizer
 
 
-def test_normalisation_may_decay_by_itself():
+def test_norm_layers_have_own_weight_decay():
     network = nn.Sequential(
         nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Sequential(nn.GroupNorm(2, 4)), nn.Linear(4, 2)
     )
@@ -22,7 +22,7 @@ def test_normalisation_may_decay_by_itself():
     assert groups["norms"]["lr"] == groups["network"]["lr"]
 
 
-def test_the_head_may_learn_faster():
+def test_head_has_own_learning_rate():
     network = Embedder(SmallNet(), SmallNet.num_features, 4)
     adam = make_optimizer(network, lr=1e-5, weight_decay=1e-3, head_lr_scale=10.0)
     groups = {group["name"]: group for group in adam.param_groups}
@@ -31,7 +31,7 @@ def test_the_head_may_learn_faster():
     assert groups["network"]["params"] == [*network.backbone.parameters()]
 
 
-def test_reset_starts_the_masks_anew_and_nothing_else():
+def test_reset_moments_resets_only_the_masks():
     network, masks = nn.Linear(2, 4), Masks(4, 2)
     adam = with_masks(make_optimizer(network, lr=1e-4, weight_decay=0), masks)
 
@@ -54,13 +54,13 @@ def test_reset_starts_the_masks_anew_and_nothing_else():
 
 
 def with_masks(adam, masks):
-    """Add the masks as a group of their own, with 100 times the rate, as training does."""
+    """Add the masks as a parameter group with 100 times the learning rate, as training does."""
     adam.add_param_group({"params": [*masks.parameters()], "lr": 100 * adam.param_groups[0]["lr"]})
     return adam
 
 
 def trained(device="cpu", lr=1e-4):
-    """Adam after three steps, and what it trains."""
+    """Return Adam after three steps, and the modules that it trains."""
     torch.manual_seed(0)
     network, masks = nn.Linear(2, 4).to(device), Masks(4, 2).to(device)
     adam = with_masks(make_optimizer(network, lr=lr, weight_decay=0), masks)
@@ -76,7 +76,7 @@ def take_steps(adam, network, masks, count):
         adam.step()
 
 
-def test_moments_are_restored_and_rates_stay():
+def test_load_restores_moments_and_keeps_rates():
     other_rate, *_ = trained(lr=1e-4)
     source, network, masks = trained(lr=3e-3)
     load_optimizer(other_rate, copy.deepcopy(source.state_dict()))
@@ -92,7 +92,7 @@ def test_moments_are_restored_and_rates_stay():
     assert torch.equal(masks.weight, other_masks.weight)
 
 
-def test_what_depends_on_the_device_stays_as_it_is_here():
+def test_load_keeps_device_options():
     saved, *_ = trained()
     state = saved.state_dict()
     for group in state["param_groups"]:
@@ -104,7 +104,7 @@ def test_what_depends_on_the_device_stays_as_it_is_here():
     assert state["param_groups"] == before, "what was given is not changed"
 
 
-def test_other_groups_are_refused():
+def test_different_parameter_groups_are_refused():
     adam = make_optimizer(nn.Linear(2, 4), lr=1e-5, weight_decay=0)
     with pytest.raises(ValueError, match="zip"):
         load_optimizer(adam, trained()[0].state_dict())
@@ -112,7 +112,7 @@ def test_other_groups_are_refused():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("saved_on", "loaded_on"), [("cpu", "cuda"), ("cuda", "cpu"), ("cuda", "cuda")])
-def test_a_state_moves_between_devices(saved_on, loaded_on):
+def test_state_moves_between_devices(saved_on, loaded_on):
     source, network, masks = trained(saved_on)
     adam, other, other_masks = trained(loaded_on)
     load_optimizer(adam, copy.deepcopy(source.state_dict()))

@@ -14,7 +14,7 @@ TIMINGS = ("images_per_s", "seconds")
 
 
 def slow_recall(x, labels, cameras=None):
-    """Of the images that have one of their class to find, the share whose nearest is of it."""
+    """Return Recall@1 over the images that have a positive, computed with loops."""
     hits = []
     for i in range(len(x)):
         others = [j for j in range(len(x)) if j != i]
@@ -35,13 +35,13 @@ def with_cameras(images, cameras):
     return dataclasses.replace(images, factors={**images.factors, "camera": cameras})
 
 
-def test_train_recall_is_that_of_plain_loops(tiny):
+def test_train_recall_equals_plain_loops(tiny):
     job = prepare(tiny)
     x = job.embed(job.train)
     assert recall(job, job.train) == {"train_recall@1": pytest.approx(slow_recall(x, job.train.labels))}
 
 
-def test_matches_by_the_same_camera_are_dropped_or_kept_as_in_the_test(tiny):
+def test_train_recall_follows_same_camera_setting(tiny):
     job = prepare(tiny)
     x, labels = job.embed(job.train), job.train.labels
     cameras = torch.arange(len(labels)) % 6 // 3  # two cameras, three images of a class each
@@ -52,7 +52,7 @@ def test_matches_by_the_same_camera_are_dropped_or_kept_as_in_the_test(tiny):
     assert recall(job, images, same_camera="keep") == {"train_recall@1": pytest.approx(kept)}
 
 
-def test_without_anything_to_find_there_is_no_figure_and_no_error(tiny):
+def test_train_recall_is_empty_without_positives(tiny):
     job = prepare(tiny)
     assert recall(job, with_cameras(job.train, job.train.labels)) == {}
 
@@ -66,7 +66,7 @@ def test_without_anything_to_find_there_is_no_figure_and_no_error(tiny):
         ({"train_recall": False}, 3),
     ],
 )
-def test_a_division_uses_what_the_evaluation_before_it_embedded(tiny, tmp_path, monkeypatch, changes, passes):
+def test_division_reuses_embeddings_of_evaluation(tiny, tmp_path, monkeypatch, changes, passes):
     embedded = []
 
     def embed(job, images, *, features=False):
@@ -79,7 +79,7 @@ def test_a_division_uses_what_the_evaluation_before_it_embedded(tiny, tmp_path, 
     assert embedded == passes * [True]
 
 
-def test_it_is_logged_at_evaluated_epochs_and_changes_nothing_else(tiny, tmp_path):
+def test_train_recall_is_logged_and_changes_nothing_else(tiny, tmp_path):
     on = train(tiny.replace(eval_every=2, train_recall=True), tmp_path / "on")
     off = train(tiny.replace(eval_every=2, train_recall=False), tmp_path / "off")
     assert [record["epoch"] for record in on if "train_recall@1" in record] == [2, 4]
@@ -96,7 +96,7 @@ def test_it_is_logged_at_evaluated_epochs_and_changes_nothing_else(tiny, tmp_pat
         assert all(torch.equal(a[part][name], b[part][name]) for name in tensors), part
 
 
-def test_a_run_may_go_on_with_it_or_without(tiny, tmp_path, capsys):
+def test_train_recall_may_change_on_resume(tiny, tmp_path, capsys):
     from divconq.cli import main
 
     train(tiny.replace(epochs=1, train_recall=False), tmp_path / "run")

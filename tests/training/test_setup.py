@@ -19,7 +19,7 @@ from evaluation.slow_scores import scores_by_hand
 
 
 def write_table(folder, photos, camera, split):
-    """A table of the photos; ``camera`` and ``split`` say those of a class and a number."""
+    """Write a table of the photos. ``camera`` and ``split`` map a class and an image number to a value."""
     rows = [
         (photos / f"class{label:02d}" / f"{number}.png", label, camera(label, number), split(label, number))
         for label in range(16)
@@ -39,12 +39,12 @@ def query_or_gallery(label, number):
 
 
 def a_few_cameras(label, number):
-    """The images of class 9 are all by one camera."""
+    """Return the camera of an image. All images of class 9 have the same camera."""
     return "left" if label == 9 else ("left", "right", "top")[number * label % 3 if number else 0]
 
 
 @pytest.mark.parametrize("split", [train_or_test, query_or_gallery])
-def test_a_run_drops_or_keeps_what_the_same_camera_saw(split, tiny, photos, tmp_path, capsys):
+def test_same_camera_matches_are_dropped_or_kept(split, tiny, photos, tmp_path, capsys):
     table = write_table(tmp_path, photos, a_few_cameras, split)
     config = tiny.replace(data=table, epochs=1)
     scores = {}
@@ -72,7 +72,7 @@ def test_a_run_drops_or_keeps_what_the_same_camera_saw(split, tiny, photos, tmp_
 
 
 @pytest.mark.parametrize("split", [train_or_test, query_or_gallery])
-def test_nothing_to_find_by_another_camera_is_told_before_training(split, tiny, photos, tmp_path):
+def test_no_positive_from_another_camera_is_an_error_before_training(split, tiny, photos, tmp_path):
     table = write_table(tmp_path, photos, lambda label, number: label, split)
     config = tiny.replace(data=table, epochs=1)
     with pytest.raises(
@@ -88,7 +88,7 @@ def test_nothing_to_find_by_another_camera_is_told_before_training(split, tiny, 
         run.scores()
 
 
-def test_classes_that_are_held_out_must_have_something_to_find_too(tiny, photos, tmp_path):
+def test_held_out_classes_must_have_positives(tiny, photos, tmp_path):
     def camera(label, number):
         return label if label < 8 else number
 
@@ -109,7 +109,7 @@ def test_classes_that_are_held_out_must_have_something_to_find_too(tiny, photos,
 
 @pytest.fixture
 def vehicles(photos, tmp_path, monkeypatch):
-    """A small VehicleID: 8 vehicles to train on and 3 to test, of 6 images each."""
+    """Write a small VehicleID: 8 training vehicles and 3 test vehicles, with 6 images each."""
     root = tmp_path / "VehicleID_V1.0"
     for part in ("image", "train_test_split"):
         (root / part).mkdir(parents=True)
@@ -131,7 +131,7 @@ def vehicles(photos, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("cache", [True, False])
-def test_vehicleid_is_also_searched_with_one_gallery_image_each(cache, vehicles, tiny, tmp_path, capsys):
+def test_vehicleid_reports_reid_recall(cache, vehicles, tiny, tmp_path, capsys):
     out = tmp_path / "run"
     config = tiny.replace(
         data="vehicleid:800", root=vehicles, ks=(1, 2, 5), epochs=1, seed=3, cache=cache, val_classes=2
@@ -159,12 +159,12 @@ def test_vehicleid_is_also_searched_with_one_gallery_image_each(cache, vehicles,
     assert "the gallery is one random image of each class" in shown
 
 
-def test_without_a_possible_k_no_gallery_is_drawn(vehicles, tiny, tmp_path):
+def test_no_gallery_is_drawn_if_all_ks_are_too_large(vehicles, tiny, tmp_path):
     config = tiny.replace(data="vehicleid:800", root=vehicles, ks=(4,), epochs=1)
     scores = prepare(config).scores()
     assert "recall@4" in scores
     assert not any("reid" in name for name in scores)
 
 
-def test_other_data_is_not_searched_so(tiny):
+def test_other_data_has_no_reid_recall(tiny):
     assert prepare(tiny).gallery_draws == 0

@@ -18,7 +18,7 @@ STEPS = 20
 
 
 class Cosines(nn.Module):
-    """A loss that can be captured, but is none of ours."""
+    """A loss that is not built in and can be captured."""
 
     def forward(self, z, labels):
         same = (labels[:, None] == labels).float()
@@ -56,7 +56,7 @@ BACKBONES = {"small": (SmallNet, 160), "resnet18": (resnet18, 512), "reading": (
 
 
 def make(loss, *, backbone="small", device="cpu", dropout=0.0, lr=1e-4, **settings):
-    """A step over two masks that are no longer ones; the same one for the same arguments."""
+    """Return a step with two trained masks. Equal arguments give equal steps."""
     torch.manual_seed(0)
     build, width = BACKBONES[backbone]
     model = Embedder(build(), width, 8, dropout=dropout).to(device).train()
@@ -81,7 +81,7 @@ def parameters(step):
 
 
 def run(step, steps, *, conquered=False):
-    """The losses of some steps, on batches that come from the number of steps already made."""
+    """Return the losses of some steps. The batches depend on the number of steps made before."""
     losses = []
     for i in steps:
         x, labels, cluster = batch(i, step.device)
@@ -100,7 +100,7 @@ def assert_close(got, expected, tolerance=1e-4):
 
 
 @pytest.mark.parametrize("conquered", [False, True])
-def test_a_plain_step_is_the_one_written_by_hand(conquered):
+def test_plain_step_equals_manual_step(conquered):
     step, twin = (make(MarginLoss(), dropout=0.3) for _ in range(2))
     losses = []
     for i in range(3):
@@ -126,7 +126,7 @@ def test_a_plain_step_is_the_one_written_by_hand(conquered):
     assert step.way == "plain"
 
 
-def test_embeddings_that_are_not_finite_are_told():
+def test_step_reports_embeddings_that_are_not_finite():
     step = make(Cosines())
     with torch.no_grad():
         step.model.head.bias.fill_(float("inf"))
@@ -134,7 +134,7 @@ def test_embeddings_that_are_not_finite_are_told():
     assert not bool(finite)
 
 
-def test_a_cpu_never_captures():
+def test_cpu_never_captures():
     assert make(Cosines(), fast=True).way == "plain"
 
 
@@ -143,7 +143,7 @@ def test_a_cpu_never_captures():
 
 @pytest.fixture
 def precise():
-    """Full float32, and no code compiled for other tests."""
+    """Use full float32 precision, without code compiled by other tests."""
     torch.compiler.reset()
     parts = (torch.backends.cudnn, torch.backends.cuda.matmul)
     before = [part.allow_tf32 for part in parts]
@@ -162,7 +162,7 @@ def said_of_capturing(record):
 @pytest.mark.usefixtures("precise")
 @pytest.mark.parametrize("backbone", ["small", "resnet18"])
 @pytest.mark.parametrize("loss", [NPairsLoss(), SoftTripletLoss(), Cosines()], ids=lambda x: type(x).__name__)
-def test_a_captured_step_trains_as_a_plain_one(loss, backbone):
+def test_captured_step_equals_plain_step(loss, backbone):
     plain = make(loss, backbone=backbone, device="cuda")
     fast = make(loss, backbone=backbone, device="cuda", fast=True)
     if backbone == "resnet18":
@@ -177,7 +177,7 @@ def test_a_captured_step_trains_as_a_plain_one(loss, backbone):
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("precise")
-def test_the_margin_loss_draws_anew_in_every_replay():
+def test_margin_loss_draws_new_negatives_in_every_replay():
     step = make(MarginLoss(), device="cuda", fast=True, lr=0.0)
     losses = []
     x, labels, cluster = batch(0, "cuda")
@@ -189,7 +189,7 @@ def test_the_margin_loss_draws_anew_in_every_replay():
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("precise")
-def test_fine_tuning_and_a_resting_backbone_have_their_own_captures():
+def test_fine_tuning_and_frozen_backbone_have_own_graphs():
     plain, fast = (make(NPairsLoss(), device="cuda", fast=fast) for fast in (False, True))
     seen = []
     for step in (plain, fast):
@@ -218,7 +218,7 @@ def test_fine_tuning_and_a_resting_backbone_have_their_own_captures():
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("precise")
-def test_a_split_of_the_masks_needs_no_other_graph():
+def test_mask_split_keeps_the_graph():
     plain, fast = (make(NPairsLoss(), device="cuda", fast=fast) for fast in (False, True))
     expected, got = run(plain, range(6)), run(fast, range(6))
     graphs = [captured.graph for captured in fast.captured.values()]
@@ -236,7 +236,7 @@ def test_a_split_of_the_masks_needs_no_other_graph():
 @pytest.mark.gpu
 @pytest.mark.usefixtures("precise")
 @pytest.mark.parametrize("loss", [ReadsItem(), ReadsIndices()], ids=lambda x: type(x).__name__)
-def test_a_loss_that_reads_runs_beside_a_captured_network(loss):
+def test_loss_that_reads_from_device_keeps_captured_network(loss):
     expected = run(make(loss, device="cuda"), range(STEPS))
     step = make(loss, device="cuda", fast=True)
     with warnings.catch_warnings(record=True) as record:
@@ -253,7 +253,7 @@ def test_a_loss_that_reads_runs_beside_a_captured_network(loss):
 @pytest.mark.gpu
 @pytest.mark.usefixtures("precise")
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_a_backbone_that_cannot_be_captured_still_trains(dropout):
+def test_backbone_that_cannot_be_captured_trains_plainly(dropout):
     expected = run(make(Cosines(), backbone="reading", device="cuda"), range(STEPS))
     step = make(Cosines(), backbone="reading", device="cuda", dropout=dropout, fast=True)
     before = parameters(step)

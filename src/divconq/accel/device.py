@@ -7,7 +7,7 @@ import torch
 
 
 def threads(workers: int) -> int:
-    """Return the number of threads: ``workers``, or for 0 one per core, shared among the processes of a machine.
+    """Return the number of threads: ``workers``, or if that is 0, the cores divided by the local processes.
 
     >>> threads(3), threads(0) >= 1
     (3, True)

@@ -1,6 +1,6 @@
 """The operation ``fold``: a convolution and the frozen BatchNorm after it become one weight and one bias.
 
-``fold`` is a custom operation, which torch.compile does not look into. A ResNet-50 then has half as much to compile.
+``fold`` is a custom operation, which torch.compile does not trace. This halves the code to compile for a ResNet-50.
 """
 
 from functools import cache
@@ -48,7 +48,7 @@ def fold_backward(
     variance: Tensor,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of weight, bias, gamma and beta from those of the outputs of ``fold``; bias may be None."""
+    """Return the gradients of weight, bias, gamma and beta from the gradients of the outputs of ``fold``."""
     if d_weight.stride() != weight.stride():
         d_weight = torch.empty_like(weight, dtype=d_weight.dtype).copy_(d_weight)
     if _by_rows(weight):

@@ -1,9 +1,9 @@
-"""Folding frozen BatchNorm into the convolution before it: the same function with one pass over memory less.
+"""Fold frozen BatchNorm into the convolution before it: the same function with one memory pass less.
 
 BatchNorm with fixed statistics is y = s (x - m) + b with s = w / sqrt(v + eps). Applied to the output of a
 convolution, it equals a convolution with the weight s W and the bias b - s m. Every step computes these from the
-parameters of the modules, which train as before: dL/dw and dL/db follow from the gradient of the convolution, so its
-output need not be kept. Module names and state dicts do not change.
+parameters of the modules, which train as before. dL/dw and dL/db follow from the gradient of the convolution, so its
+output is not stored. Module names and state dicts do not change.
 """
 
 from collections import Counter
@@ -77,7 +77,7 @@ def _trace(network: nn.Module, example: Tensor) -> tuple[Tensor, list[tuple[nn.C
     handles = []
     for module in network.modules():
         if "forward" in vars(module):
-            continue  # folded already, or replaced by someone else
+            continue  # already folded, or replaced by other code
         if type(module) is nn.Conv2d and module.padding_mode == "zeros":
             handles.append(module.register_forward_hook(after_convolution))
         elif _is_plain_norm(module):

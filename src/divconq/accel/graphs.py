@@ -1,4 +1,4 @@
-"""CUDA graphs: the device replays a whole function of tensors without waiting for Python."""
+"""CUDA graphs: the device replays a whole function without waiting for Python."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ WARM_UP = 2  # calls in which libraries select their algorithms and optimizers c
 
 
 class Fallback(Generic[Result]):
-    """Calls the fast form of a function; if that fails, warns once and calls the plain form from then on.
+    """Calls the fast form of a function. If that fails, warns once and then always calls the plain form.
 
     >>> import warnings
     >>> double = Fallback(lambda x: x[0], lambda x: 2 * x, "doubling")
@@ -36,7 +36,7 @@ class Fallback(Generic[Result]):
             try:
                 return self.fast(*inputs)
             except torch.cuda.OutOfMemoryError:
-                raise  # the plain form needs even more memory
+                raise  # the plain form needs more memory
             except Exception as error:
                 self.fast = None
                 warnings.warn(
@@ -57,11 +57,11 @@ def first_line(error: Exception) -> str:
 
 
 class Captured:
-    """Calls a function directly at first, then replays a CUDA graph of it. The next call overwrites the outputs.
+    """Calls a function directly at first, then replays it as a CUDA graph. Each call overwrites the outputs.
 
-    The function must not copy values from the device to the CPU. It may depend only on its inputs, whose shapes stay
-    the same, and on tensors that are changed in place. The last warm-up call raises RuntimeError where the function
-    reads a value from the device.
+    The function must not copy values from the device to the CPU. It may depend only on its inputs, which
+    keep their shapes, and on tensors that are changed in place. The last warm-up call raises RuntimeError if the
+    function reads a value from the device.
     """
 
     def __init__(self, function: Function, device: torch.device) -> None:
@@ -86,7 +86,7 @@ class Captured:
         return self.outputs
 
     def _run(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Run the function without a graph, on the stream of the later capture, where autograd expects it."""
+        """Run the function without a graph, on the stream of the later capture, as autograd requires."""
         current = torch.cuda.current_stream(self.stream.device)
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
@@ -106,7 +106,7 @@ class Captured:
 
 
 def start_compiler() -> None:
-    """Start the processes that compile kernels. Otherwise they start with the first kernel.
+    """Start the compiler processes before the first kernel needs them.
 
     >>> start_compiler()
     """
@@ -116,7 +116,7 @@ def start_compiler() -> None:
 
 
 def load_compiler() -> None:
-    """Import the compiler, which takes some seconds. Otherwise the first compiled function imports it.
+    """Import the compiler, which takes some seconds, before the first compiled function needs it.
 
     >>> load_compiler()
     """
@@ -124,10 +124,10 @@ def load_compiler() -> None:
 
 
 def untuned() -> dict[str, Any]:
-    """Return options for torch.compile to use one block size per sum instead of trying several.
+    """Return torch.compile options that fix the block size of sums, instead of trying several.
 
     The sums of a loss are small: trying gains nothing, and the largest block takes seconds to compile. Torch before
-    2.10 has no such option.
+    2.10 lacks this option.
 
     >>> untuned()
     {'deterministic': True}
@@ -137,7 +137,7 @@ def untuned() -> dict[str, Any]:
 
 @contextmanager
 def recovery(device: torch.device) -> Iterator[None]:
-    """Restore the current stream and the random generator of the device after a capture that failed."""
+    """Restore the current stream and the random generator of the device after a failed capture."""
     stream = torch.cuda.current_stream(device)
     try:
         yield

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-Figure: TypeAlias = Any  # of matplotlib, which is imported only to draw
+Figure: TypeAlias = Any  # a matplotlib type; matplotlib is imported only for drawing
 Axes: TypeAlias = Any
 
 INK, QUIET, RULE, PAPER = "#1c1d22", "#686b76", "#dfe0e6", "#ffffff"
@@ -62,7 +62,7 @@ SETTINGS: dict[Any, Any] = {
 
 
 def draw(plot: Callable[[], Figure | None]) -> tuple[str, bytes] | None:
-    """Return a figure as SVG and PNG; None if ``plot`` returns None. The files are the same every time.
+    """Return a figure as SVG and PNG, or None if ``plot`` returns None. The output is deterministic.
 
     >>> svg, png = draw(lambda: new_figure("empty")[0])
     >>> svg.startswith("<?xml"), png[1:4]
@@ -93,12 +93,12 @@ class InlineSvg:
 
     @property
     def is_wide(self) -> bool:
-        """Whether the figure takes the whole width of the page."""
+        """Return whether the figure takes the whole width of the page."""
         return float(self.view_box.split()[2]) > 400
 
 
 def inline(svg: str, name: str) -> InlineSvg:
-    """Prepare an SVG file for a page: CSS colours, the font of the page, and ids that start with ``name``.
+    """Return an SVG file for use in a page, with CSS colours, the font of the page, and ids that start with ``name``.
 
     >>> inline('<?xml?><svg width="9pt" viewBox="0 0 9 9"><g id="a"/></svg>', "loss")
     InlineSvg(view_box='0 0 9 9', body='<g id="loss-a"/>')
@@ -197,7 +197,7 @@ def heat_map(
 ) -> None:
     """Draw a matrix as coloured cells, with the numbers in them if there are few.
 
-    Low values are transparent, so that the cells work in light and dark mode.
+    Low values are transparent, so the cells work in light and dark mode.
     """
     import numpy as np
     from matplotlib.colors import LinearSegmentedColormap, to_rgba

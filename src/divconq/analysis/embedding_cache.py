@@ -36,7 +36,7 @@ def cached_embeddings(
 ) -> dict[Split, Float32[Tensor, "_ d"]]:
     """Return the unit vectors f(x) / |f(x)| without masks for each split, on the CPU.
 
-    The cache is ``analysis/embeddings-last.safetensors`` (or ``-best``) in the run folder. It is float32, so that
+    The cache is ``analysis/embeddings-last.safetensors`` (or ``-best``) in the run folder. It is float32, so
     searches give the same ranks as the evaluation. If the weights, settings or images have changed, or the file is
     damaged, the embeddings are computed again.
     """

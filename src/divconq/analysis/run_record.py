@@ -1,4 +1,4 @@
-"""Read a run folder for analysis, and list what is missing in it. Does not import the training loop."""
+"""Read a run folder for analysis, and list its missing parts. Does not import the training loop."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Division:
 
     @property
     def k(self) -> int:
-        """Number of clusters, including empty ones."""
+        """Return the number of clusters, including empty ones."""
         return len(self.masks)
 
 
@@ -48,7 +48,7 @@ class Snapshot:
 class RunRecord:
     """A run as stored on disk: settings, one log record for each epoch, and the divisions in order.
 
-    ``missing`` lists in sentences what the folder does not have. Settings are read only here and in
+    ``missing`` lists, in sentences, what the folder lacks. Settings are read only here and in
     ``embedding_cache``.
     """
 
@@ -60,27 +60,27 @@ class RunRecord:
 
     @property
     def dataset(self) -> str:
-        """Name of the dataset, without its path."""
+        """Return the name of the dataset, without its path."""
         return Path(self.config.data.name).name
 
     @property
     def has_masks(self) -> bool:
-        """Whether the run trains subspaces."""
+        """Return whether the run trains subspaces."""
         return self.config.masks.kind != "none"
 
     @property
     def is_baseline(self) -> bool:
-        """Whether the run has one embedding space only: no division or no masks."""
+        """Return whether the run has only one embedding space: no division or no masks."""
         return self.config.division.k_max == 1 or not self.has_masks
 
     @property
     def drops_same_camera(self) -> bool:
-        """Whether its scores leave out images of the query's camera."""
+        """Return whether the scores leave out images from the camera of the query."""
         return self.config.evaluation.same_camera == "drop"
 
     @property
     def imported(self) -> str | None:
-        """Name of the file that the training imported, if any."""
+        """Return the name of the file that the training imported, or None."""
         return None if self.config.model.import_file is None else self.config.model.import_file.name
 
     def final_mask(self, masks: Float[Tensor, "k d"]) -> Float[Tensor, " d"]:
@@ -92,7 +92,7 @@ class RunRecord:
         return curve(self.metrics, name)
 
     def snapshot(self, which: Which = "last") -> Snapshot:
-        """Load the checkpoint of the last or best epoch.
+        """Return the checkpoint of the last or best epoch.
 
         Raises ValueError if there is no checkpoint or it does not fit the settings.
         """
@@ -111,7 +111,7 @@ class RunRecord:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """Read the log and the divisions of a run.
+    """Return the log and the divisions of a run.
 
     A run that stopped early, has K = 1, or has no masks or divisions is read as far as possible. Raises ValueError if
     the folder is not a run folder.

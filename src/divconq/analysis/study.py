@@ -1,4 +1,4 @@
-"""The runs of one analysis, opened: images, embeddings, and notes on what is missing."""
+"""The runs of one analysis: images, embeddings, and notes on missing parts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -22,8 +22,8 @@ Say: TypeAlias = Callable[[str], object]
 class Study:
     """The first run is analysed, and the others are compared with it. Chapters compute their results from a Study.
 
-    ``say`` reports progress. ``note`` adds a sentence to ``missing``. Images are embedded on ``device``; all other
-    work is done on the CPU.
+    ``say`` receives progress messages. ``note`` adds a sentence to ``missing``. Images are embedded on ``device``;
+    all other work is done on the CPU.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class Study:
         self.missing: list[str] = []
 
     def note(self, sentence: str) -> None:
-        """Record once what cannot be shown and why."""
+        """Add a sentence about a part that cannot be shown, once."""
         if sentence not in self.missing:
             self.missing.append(sentence)
 
     @cached_property
     def images(self) -> Images:
-        """Images of the first run by split; empty if its dataset cannot be opened."""
+        """Return the images of the first run by split; empty if its dataset cannot be opened."""
         record = self.records[0]
         try:
             images = images_of(record.config)
@@ -59,12 +59,12 @@ class Study:
 
     @cached_property
     def subject(self) -> Subject | None:
-        """The first run with its embeddings; None if its images or its network cannot be opened."""
+        """Return the first run with its embeddings, or None if its images or its network cannot be opened."""
         return self._open(self.names[0], self.records[0], self.images) if self.images else None
 
     @cached_property
     def baseline(self) -> Subject | None:
-        """The first other run without division or masks that searches the same test images."""
+        """Return the first other run without division or masks that searches the same test images, or None."""
         for name, record in zip(self.names[1:], self.records[1:], strict=True):
             other = self._open_other(name, record) if record.is_baseline else None
             if other is not None:
@@ -113,7 +113,7 @@ class Study:
 
 
 def images_of(config: Config) -> Images:
-    """Open the dataset of a run, and return its images by split."""
+    """Return the images of a run by split."""
     data, _ = open_data(config)
     images: Images = {"train": data.train, "test": data.test}
     return images if data.gallery is None else {**images, "gallery": data.gallery}

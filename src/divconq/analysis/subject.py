@@ -22,7 +22,7 @@ ANSWERS = 5  # neighbours to show
 
 @dataclass(frozen=True)
 class ImageRef:
-    """A reference to one image of the dataset: split and index, name of its class, path; ``cluster`` if shown."""
+    """A reference to an image: split, index, class name and path, and its ``cluster`` if that is shown."""
 
     split: Split
     index: int
@@ -56,42 +56,42 @@ class Subject:
 
     @cached_property
     def final(self) -> Float[Tensor, " d"]:
-        """Mask of the final space."""
+        """Return the mask of the final space."""
         return self.record.final_mask(self.masks)
 
     @cached_property
     def x(self) -> dict[Split, Float[Tensor, "_ d"]]:
-        """Embeddings of every split in the final space, normalize(f(x) * Σ_k relu(s_k))."""
+        """Return the embeddings of every split in the final space, normalize(f(x) * Σ_k relu(s_k))."""
         return {split: F.normalize(f * self.final) for split, f in self.f.items()}
 
     @cached_property
     def labels(self) -> dict[Split, Int64[Tensor, " _"]]:
-        """Class labels of every split, on the device of the embeddings."""
+        """Return the class labels of every split, on the device of the embeddings."""
         return {split: some.labels.to(self.masks.device) for split, some in self.images.items()}
 
     @property
     def searched(self) -> Split:
-        """The split that the test images search: the gallery, or the test images themselves."""
+        """Return the split that the test images search: the gallery, or the test images themselves."""
         return "gallery" if "gallery" in self.images else "test"
 
     @cached_property
     def points(self) -> Float[Tensor, "p d"]:
-        """Test images, then gallery images, in the final space."""
+        """Return the test images, then the gallery images, in the final space."""
         return torch.cat([x for split, x in self.x.items() if split != "train"])
 
     @cached_property
     def point_labels(self) -> Int64[Tensor, " p"]:
-        """Class labels of the ``points``."""
+        """Return the class labels of the ``points``."""
         return torch.cat([labels for split, labels in self.labels.items() if split != "train"])
 
     @cached_property
     def near(self) -> Int64[Tensor, "p k"]:
-        """Neighbours of each of the ``points`` among the others."""
+        """Return the neighbours of each of the ``points`` among the others."""
         return neighbours(self.points, NEIGHBOURS)
 
     @cached_property
     def ranking(self) -> Int64[Tensor, "n k"]:
-        """Neighbours of each test image in the ``searched`` split."""
+        """Return the neighbours of each test image in the ``searched`` split."""
         if self.searched == "test":
             return self.near
         return neighbours(self.x["test"], NEIGHBOURS, gallery=self.x["gallery"])
@@ -118,7 +118,7 @@ class Subject:
 
 
 def sample(n: int, most: int, seed: int) -> Int64[Tensor, " m"]:
-    """Draw at most ``most`` of the numbers 0 .. n-1 with ``seed``, in ascending order.
+    """Return at most ``most`` random numbers from 0 .. n-1, in ascending order.
 
     >>> sample(3, 5, seed=0).tolist(), len(sample(9, 5, seed=0))
     ([0, 1, 2], 5)

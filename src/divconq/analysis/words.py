@@ -4,7 +4,7 @@ import math
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """Format a number with so many decimals; a dash if it is None or not finite.
+    """Format a number with ``digits`` decimals; a dash if it is None or not finite.
 
     >>> number(0.12345), number(float("nan")), number(1234, 0), number(None)
     ('0.12', '–', '1,234', '–')
@@ -31,7 +31,7 @@ def count(n: int, one: str, more: str | None = None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format a time in the unit that fits; a dash for 0.
+    """Format a time in seconds, minutes or hours; a dash for 0.
 
     >>> duration(45), duration(150), duration(9000), duration(0)
     ('45 s', '2.5 min', '2.5 h', '–')
@@ -44,7 +44,7 @@ def duration(seconds: float) -> str:
 
 
 def difference(share: float) -> str:
-    """Compare two shares in percentage points.
+    """Format the difference of two shares in percentage points.
 
     >>> difference(0.0312), difference(-0.5), difference(0.0)
     ('3.1 points above', '50.0 points below', 'the same as')

@@ -1,4 +1,4 @@
-"""Measure a machine: images per second of training, seconds of the algorithms, memory of an evaluation.
+"""Benchmarks: images per second of training, seconds of the algorithms, memory of an evaluation.
 
 divconq bench                                   # minutes on two cores; the default sizes depend on the device
 divconq bench --only step --data cub --root DIR --json -

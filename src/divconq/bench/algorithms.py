@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 OURS = "divconq"
 KS = (1, 10, 100)
 NMI_ITERATIONS = 25  # the default of our NMI
-NOISE = 3.0  # of the points in a search: many have a wrong nearest neighbour
+NOISE = 3.0  # of the points in a search, so that many have a wrong nearest neighbour
 
 
 def points(
@@ -46,7 +46,7 @@ def points(
 def compare(
     ways: Mapping[str, Callable[[], Result]], judge: Callable[[Result], Figures], device: torch.device
 ) -> dict[str, Figures | None]:
-    """Return the seconds and figures of each way; None if its package is not installed."""
+    """Return the seconds and figures of each library; None if it is not installed."""
     found: dict[str, Figures | None] = {}
     for name, work in ways.items():
         try:
@@ -61,7 +61,7 @@ def compare(
 def compare_kmeans(
     n: int, dim: int, *, k: int = 32, iterations: int = 100, device: torch.device, others: bool = True
 ) -> dict[str, Figures | None]:
-    """Cluster points that have no clusters, so that all iterations run; ``cost`` is the mean squared distance."""
+    """Cluster random points, so that all iterations run. Return seconds and ``cost``, the mean squared distance."""
     x = points(n, dim, n, device=device)[0]
     plain = x.cpu().numpy()
     ways: dict[str, Callable[[], Any]] = {OURS: lambda: kmeans(x, k, iterations=iterations).cpu().numpy()}
@@ -76,7 +76,7 @@ def compare_kmeans(
 def compare_search(
     n: int, dim: int, classes: int, *, device: torch.device, others: bool = True
 ) -> dict[str, Figures | None]:
-    """Find the exact neighbours of every point, and score recall@1, 10, 100 and MAP@R."""
+    """Find the exact neighbours of every point. Return seconds, recall@1, 10, 100 and MAP@R."""
     x, labels = points(n, dim, classes, device=device, noise=NOISE)
     plain, names = x.cpu().numpy(), labels.cpu().numpy()
     ks = tuple(k for k in KS if k < n)
@@ -94,7 +94,7 @@ def compare_search(
 def compare_nmi(
     n: int, dim: int, classes: int, *, device: torch.device, others: bool = True
 ) -> dict[str, Figures | None]:
-    """Cluster into as many clusters as classes, and score their normalised mutual information."""
+    """Cluster into as many clusters as classes. Return seconds and normalised mutual information."""
     x, labels = points(n, dim, classes, device=device)
     plain, names = x.cpu().numpy(), labels.cpu()
 
@@ -158,7 +158,7 @@ def sklearn_neighbours(x: Float[np.ndarray, "n d"], k: int) -> np.ndarray:
 
 
 def metric_learning_scores(x: Float[Tensor, "n d"], labels: Int64[Tensor, " n"], k: int) -> Figures:
-    """Return the scores that pytorch-metric-learning has too, from the ``k`` nearest other points."""
+    """Return the scores of pytorch-metric-learning, from the ``k`` nearest other points."""
     import faiss  # noqa: F401  # an undeclared dependency
     from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 

@@ -1,4 +1,4 @@
-"""Run all measurements of a machine, one after the other, and return one report."""
+"""Run all measurements, one after the other, and return one report."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -56,7 +56,7 @@ CPU = Sizes("small", 48, 32, 320, 128, 1, 3, 5, 10_000, 10_000, (2_500, 5_000, 1
 
 @dataclass(frozen=True)
 class Setup:
-    """What to measure: sizes, parts, images and device."""
+    """The setup of a measurement: sizes, parts, images and device."""
 
     sizes: Sizes
     parts: tuple[str, ...] = PARTS
@@ -82,7 +82,7 @@ def default_sizes(device: str, **changes: Any) -> Sizes:  # noqa: ANN401
 
 
 def parse_parts(text: str | None) -> tuple[str, ...]:
-    """Parse the value of ``--only``; the parts come in a fixed order.
+    """Return the parts in the value of ``--only``, in a fixed order.
 
     >>> parse_parts("nmi,step")
     ('step', 'nmi')
@@ -105,7 +105,7 @@ def measure(
 ) -> dict[str, Any]:
     """Measure the parts of the setup and return the report, which consists of JSON values.
 
-    ``say`` gets the name of the next part. ``keep`` gets the report after each part.
+    ``say`` is called with the name of the next part, and ``keep`` with the report after each part.
     """
     device = pick_device(setup.device)
     report: dict[str, Any] = {
@@ -201,7 +201,7 @@ def measure_training(
 
 
 def measure_steps(setup: Setup, job: Job) -> tuple[dict[str, Any], dict[str, list[float]]]:
-    """Return what is trained with its rates, and images per second of each round."""
+    """Return the training section of the report, and the images per second of each round."""
     sizes = setup.sizes
     rates, way = training_rates(job, epochs=sizes.epochs, rounds=sizes.rounds)
     training = {

@@ -59,7 +59,7 @@ def _in_a_process(n: int, dim: int) -> int | None:
 
 
 def _measure_here(n: int, dim: int) -> int:
-    """Return the peak bytes of this process; a small evaluation before it loads all libraries."""
+    """Return the peak bytes of an evaluation in this process. A small evaluation first loads all libraries."""
     _evaluate(*unit_vectors(100, dim, torch.device("cpu")))
     x, labels = unit_vectors(n, dim, torch.device("cpu"))
     with suppress(OSError):

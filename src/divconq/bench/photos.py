@@ -1,4 +1,4 @@
-"""Image files to train on: those of a dataset, or the built-in images as JPEG files of the size of photos."""
+"""Image files to train on: those of a dataset, or the demo images as JPEG files in photo size."""
 
 import os
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ def first(images: ImageSet, count: int | None) -> ImageSet:
 
 
 def in_memory(images: ImageSet, count: int | None) -> ImageSet:
-    """Return the first ``count`` images, decoded, in the memory of their store; all images are returned as they are."""
+    """Return the first ``count`` images, decoded in memory. If ``count`` covers all, return them unchanged."""
     if count is None or count >= len(images):
         return images
     index = torch.arange(count)

@@ -25,7 +25,7 @@ class Training:
     def __init__(self, job: Job) -> None:
         self.job, self.epoch, self.loss = job, 0, 0.0
         dc, k_max = job.dc, job.config.division.k_max
-        dc.labels, dc.partition = job.train.labels.cpu(), Partition.whole(len(job.train))  # of fewer images
+        dc.labels, dc.partition = job.train.labels.cpu(), Partition.whole(len(job.train))  # for fewer images
         while dc.partition.k < k_max:
             dc.partition = divide("random", None, dc.partition, dc.labels, k_max=k_max, seed=0)
             dc.masks.split_()
@@ -74,7 +74,7 @@ def bare_step(job: Job) -> Callable[[Tensor], object]:
 def training_rates(job: Job, *, epochs: int, rounds: int) -> tuple[dict[str, list[float]], str]:
     """Return images per second of the ``bare`` step and of ``ours`` in each round, and how the step is captured.
 
-    In every round both take the same number of steps, those of ``epochs`` epochs, one after the other.
+    In every round, both make the steps of ``epochs`` epochs, one after the other.
     """
     ours = Training(job)
     bare, x = bare_step(job), ours.first_batch()

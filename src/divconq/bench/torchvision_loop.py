@@ -1,4 +1,4 @@
-"""The plain loop of most programs: DataLoader workers decode files, torchvision augments, the network is eager."""
+"""A plain training loop for comparison: DataLoader workers, torchvision augmentation, an eager network."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -36,7 +36,7 @@ def plain_rates(
 ) -> list[float]:
     """Return images per second of training on ``batches`` batches in each round, with one worker per CPU.
 
-    The batches that workers have prefetched are used up before the clock starts.
+    Prefetched batches are used up before the clock starts.
     """
     workers = cpus()
     view = transforms(changes, size=size, resize=resize, mean=model.mean.flatten(), std=model.std.flatten())
@@ -159,7 +159,7 @@ def cut_holes(x: Float[Tensor, "c h w"]) -> Float[Tensor, "c h w"]:
 
 @contextmanager
 def tf32_products() -> Iterator[None]:
-    """Multiply float32 matrices in TF32, as convolutions are by default.
+    """Multiply float32 matrices in TF32 inside the block; convolutions use TF32 by default.
 
     >>> with tf32_products():
     ...     (torch.ones(1, 2) @ torch.ones(2, 1)).dtype

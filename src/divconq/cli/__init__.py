@@ -35,7 +35,7 @@ COMMANDS: dict[str, Callable[[Any], None]] = {
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run a command. Bad input ends it with one sentence and exit code 2."""
+    """Run a command. For bad input, print one sentence and exit with code 2."""
     warnings.showwarning = show_warning
     for compiler in COMPILERS:
         warnings.filterwarnings("ignore", module=re.escape(compiler))
@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> None:
         run(sys.argv[1:] if argv is None else argv)
     except BrokenPipeError:
         raise SystemExit(0) from None
-    except ConnectionError as error:  # with other processes: each prints what it knows
+    except ConnectionError as error:  # between processes: each prints its own message
         fail(str(error), 1, every_process=True)
     except (ValueError, OSError) as error:
         if os.environ.get("DIVCONQ_TRACEBACK"):

@@ -35,12 +35,12 @@ class TrainArguments(Config):
 
     @classmethod
     def starting_from(cls, config: Config) -> "TrainArguments":
-        """Return the arguments whose settings are those of a config."""
+        """Return arguments with the settings of a config."""
         return cls(**{name: getattr(config, name) for name in SECTIONS})
 
     @property
     def config(self) -> Config:
-        """The settings alone."""
+        """Return the settings without the other arguments."""
         return Config(**{name: getattr(self, name) for name in SECTIONS})
 
 

@@ -11,7 +11,7 @@ from divconq.io.atomic import write_atomically
 
 
 def reproduce_command(arguments: ReproduceArguments) -> None:
-    """``divconq reproduce``."""
+    """Run ``divconq reproduce``."""
     from divconq import experiments as tables
 
     if not arguments.tables:
@@ -71,7 +71,7 @@ def reproduce_command(arguments: ReproduceArguments) -> None:
 
 
 def bench_command(arguments: BenchArguments) -> None:
-    """``divconq bench``."""
+    """Run ``divconq bench``."""
     from divconq import bench
 
     file = None if str(arguments.json) == "-" else arguments.json

@@ -18,7 +18,7 @@ from divconq.presets import PRESETS, preset
 
 
 def eval_command(arguments: EvalArguments) -> None:
-    """``divconq eval``."""
+    """Run ``divconq eval``."""
     from divconq.cli.tables import score_table
     from divconq.trained_run import TrainedRun
 
@@ -30,7 +30,7 @@ def eval_command(arguments: EvalArguments) -> None:
 
 
 def embed_command(arguments: EmbedArguments) -> None:
-    """``divconq embed``."""
+    """Run ``divconq embed``."""
     if arguments.out.suffix != ".npz":
         raise ValueError(f"--out must end in .npz, got {arguments.out.name!r}")
     if arguments.out.exists():
@@ -46,7 +46,7 @@ def embed_command(arguments: EmbedArguments) -> None:
 
 
 def analyze_command(arguments: AnalyzeArguments) -> None:
-    """``divconq analyze``."""
+    """Run ``divconq analyze``."""
     out = arguments.out or arguments.run / "analysis"
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out must be a folder, got the file {out}; name another")
@@ -78,7 +78,7 @@ def write_analysis(
 
 
 def compare_command(arguments: CompareArguments) -> None:
-    """``divconq compare``."""
+    """Run ``divconq compare``."""
     from divconq import experiments as tables
     from divconq.experiments.compare import compare
 
@@ -91,7 +91,7 @@ def compare_command(arguments: CompareArguments) -> None:
 
 
 def data_command(arguments: DataArguments) -> None:
-    """``divconq data check``."""
+    """Run ``divconq data check``."""
     from divconq.accel.device import threads
     from divconq.data import open_dataset
     from divconq.data.check import check_dataset
@@ -105,7 +105,7 @@ def data_command(arguments: DataArguments) -> None:
 
 
 def presets_command(arguments: PresetsArguments) -> None:
-    """``divconq presets``."""
+    """Run ``divconq presets``."""
     if arguments.action == "list":
         print("\n".join(PRESETS))
     elif arguments.preset is None:

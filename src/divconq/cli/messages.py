@@ -1,4 +1,4 @@
-"""Messages of a command on stderr; of several processes only the first prints."""
+"""Messages of a command on stderr. Only the first process prints."""
 
 import os
 import sys
@@ -26,7 +26,7 @@ def show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Print a warning without its place in the source; replaces ``warnings.showwarning``."""
+    """Print a warning without its source line. Replaces ``warnings.showwarning``."""
     if is_first_process("LOCAL_RANK"):
         print(f"divconq: warning: {message}", file=sys.stderr)
 

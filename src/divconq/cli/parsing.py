@@ -1,4 +1,4 @@
-"""From the words of a command line to the arguments of a command, by tyro's subcommands."""
+"""Parse the command line with tyro."""
 
 import contextlib
 import dataclasses
@@ -52,7 +52,7 @@ ARGUMENTS: dict[str, type[Any]] = {
 
 @dataclass(frozen=True)
 class Start:
-    """The arguments that decide the defaults of all others."""
+    """The arguments that set the defaults of all others."""
 
     words: Positional[tuple[str, ...]] = ()
     data: str | None = None
@@ -74,7 +74,7 @@ def parse(argv: list[str]) -> tuple[Start, Any, dict[str, dict[str, Any]]]:
     if words[:1] == ("train",):
         config = starting_config(start)
         if start.resume is not None:
-            config = config.replace(import_file=None)  # a run folder does not run code by itself
+            config = config.replace(import_file=None)  # a run folder must not execute code by itself
         default = TrainArguments.starting_from(config)
         kinds["train"] = Annotated[TrainArguments, subcommand("train", default=default)]
     arguments, unknown = _tyro(Union[tuple(kinds.values())], argv or ["--help"])  # noqa: UP007
@@ -100,7 +100,7 @@ def read_config(run: Path) -> str:
 
 
 def _tyro(kind: Any, argv: list[str]) -> tuple[Any, list[str]]:  # noqa: ANN401
-    """Parse the words; an invalid setting is raised as its own error, without tyro's frame around it."""
+    """Parse the words. An invalid setting raises its own error, without the frame that tyro prints."""
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
@@ -124,7 +124,7 @@ def _tyro(kind: Any, argv: list[str]) -> tuple[Any, list[str]]:  # noqa: ANN401
 
 
 def _registry() -> ConstructorRegistry:
-    """Return rules that pass wrong choices and numbers on, so that the arguments refuse them in their own words."""
+    """Return parsing rules that accept wrong choices and numbers, so that ``Section`` reports the error."""
     registry = ConstructorRegistry()
 
     @registry.primitive_rule

@@ -16,7 +16,7 @@ from divconq.training.stop_signals import Stopped, StopSignals
 
 
 def train_command(start: Start, arguments: TrainArguments, free: dict[str, dict[str, Any]]) -> None:
-    """``divconq train``."""
+    """Run ``divconq train``."""
     named = start.words[1] if len(start.words) > 1 else None
     before = starting_config(start)
     config = _with_free_arguments(before, arguments.config, free)
@@ -52,7 +52,7 @@ def _with_free_arguments(before: Config, config: Config, free: dict[str, dict[st
 
 
 def _check(before: Config, arguments: TrainArguments, config: Config, named: str | None) -> None:
-    """Refuse flags that do not go together, and changes of a resumed run that change its result."""
+    """Raise ValueError for flags that conflict, and for changes that alter the result of a resumed run."""
     if named is None and arguments.preset in PRESETS:
         raise ValueError(f"the preset must come before the flags; use divconq train {arguments.preset} ...")
     if arguments.resume is not None:
@@ -96,7 +96,7 @@ def _train(config: Config, out: Path, *, resume: bool, loggers: list[str]) -> No
 
 
 def _report_changes(before: Config, now: Config, *, accept: bool) -> None:
-    """Print the changed settings of a resumed run; refuse those that change its result, unless accepted."""
+    """Print the changed settings of a resumed run. Raise ValueError if one changes the result, unless ``accept``."""
     changes = {name: f"{name} from {old} to {new}" for name, (old, new) in differences(before, now).items()}
     refused = [change for name, change in changes.items() if name not in MAY_CHANGE]
     if refused and not accept:

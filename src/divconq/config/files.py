@@ -1,4 +1,4 @@
-"""Config files: `config.yaml` of a run, and settings that an older version wrote."""
+"""Config files: `config.yaml` of a run, and settings of older versions."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ def to_yaml(config: Config) -> str:
 
 
 def plain_settings(config: Config) -> dict[str, Any]:
-    """Return all settings by their flat names; paths are strings and tuples are lists, as YAML and JSON need them.
+    """Return all settings by their flat names, as values for YAML and JSON: strings for paths, lists for tuples.
 
     >>> plain_settings(Config())["ks"]
     [1, 2, 4, 8]
@@ -37,7 +37,7 @@ def _plain(value: object) -> object:
 
 
 def from_yaml(text: str) -> Config:
-    """Read a config. The settings are nested by section or, in files of older versions, flat."""
+    """Return the config in a YAML text. Settings are nested by section or, in older files, flat."""
     values = read_yaml(text, "a config")
     if not isinstance(values, dict):
         raise ValueError("a config must be a table of names and values")
@@ -51,7 +51,7 @@ def from_yaml(text: str) -> Config:
 
 
 def _flat(values: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return nested settings by their flat names; a name that no section has is kept, after its section's."""
+    """Return nested settings by their flat names. An unknown name is kept, with its section as prefix."""
     names = {(section, item.name): name for name, (section, item) in PLACES.items()}
     settings: dict[str, Any] = {}
     for name, value in values.items():
@@ -63,7 +63,7 @@ def _flat(values: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def upgraded(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return flat settings of an older version under their present names.
+    """Return flat settings of an older version under their current names.
 
     >>> upgraded({"loss": "margin", "loss_args": {"apart": True}})
     {'loss': 'margin', 'loss_args': {'without_replacement': True}}

@@ -19,7 +19,7 @@ from divconq.config.sections import (
 )
 from divconq.masks import MASKS
 
-# Score of the best epoch. On the few images of held-out classes R@1 is noisy; MAP@R uses all images of a class.
+# Score that selects the best epoch. On few held-out images R@1 is noisy; MAP@R uses all images of a class.
 BEST_BY = {"held_out": "val_map@r", "test": "recall@1"}
 # Settings that may change on --resume, and the effect of each.
 MAY_CHANGE = {
@@ -92,7 +92,7 @@ class Config:
 
     @property
     def best_by(self) -> str:
-        """The score that selects the best epoch.
+        """Return the name of the score that selects the best epoch.
 
         >>> Config.of(data="cub", val_classes=10).best_by
         'val_map@r'
@@ -135,7 +135,7 @@ PLACES = {
 
 
 def differences(config: Config, other: Config) -> dict[str, tuple[object, object]]:
-    """Return the settings in which two configs differ, each with both values.
+    """Return the settings that differ between two configs, each with both values.
 
     >>> differences(Config.of(k_max=4), Config.of(k_max=8))
     {'k_max': (4, 8)}

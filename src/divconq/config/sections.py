@@ -1,7 +1,7 @@
 """The sections of a `Config`: every setting with its type, its range, its default and its help text.
 
-The fields are checked on construction, with the same sentences in Python and on the command line. The names in
-square brackets are the paper's.
+The fields are checked on construction, with the same error messages in Python and on the command line. Names in
+square brackets are those of the paper.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ class Section:
 
 
 def checked(item: "dataclasses.Field[Any]", value: object) -> Any:  # noqa: ANN401
-    """Return the value of a field as the type of the field, or raise a ValueError that names the setting."""
+    """Return the value converted to the type of the field. Raise SettingError if it is not allowed."""
     try:
         return convert(item.type, value)
     except ValueError as error:

@@ -11,16 +11,16 @@ from torch import Tensor
 
 @runtime_checkable
 class ImageStore(Protocol):
-    """A source of images. Each image is resized to a square, and ``aspect`` keeps its original shape."""
+    """A source of images. Each image is resized to a square; ``aspect`` holds its original width / height."""
 
     @property
     def size(self) -> int:
-        """Side of the square in pixels."""
+        """Return the side of the square in pixels."""
         ...
 
     @property
     def aspect(self) -> Float[Tensor, " n"]:
-        """Original width / height of each image."""
+        """Return the original width / height of each image."""
         ...
 
     def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
@@ -41,12 +41,12 @@ class InMemory:
 
     @property
     def size(self) -> int:
-        """Side of the square in pixels."""
+        """Return the side of the square in pixels."""
         return self.images.shape[1]
 
     @property
     def aspect(self) -> Float[Tensor, " n"]:
-        """Original width / height of each image."""
+        """Return the original width / height of each image."""
         return torch.ones(len(self.images)) if self.shape is None else self.shape
 
     def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
@@ -63,12 +63,12 @@ class Subset:
 
     @property
     def size(self) -> int:
-        """Side of the square in pixels."""
+        """Return the side of the square in pixels."""
         return self.source.size
 
     @property
     def aspect(self) -> Float[Tensor, " n"]:
-        """Original width / height of each image."""
+        """Return the original width / height of each image."""
         return self.source.aspect[self.index]
 
     def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
@@ -154,9 +154,9 @@ def known_cameras(
 def count_matches(
     test: ImageSet, gallery: ImageSet | None = None, *, same_camera: Literal["drop", "keep"] = "drop"
 ) -> Int64[Tensor, " n"]:
-    """Count the correct results for each test image: images of its class in the gallery or the test set.
+    """Return the number of correct results for each test image: images of its class in the gallery or test set.
 
-    If cameras are known, images by the camera of the test image do not count, unless ``same_camera`` is "keep".
+    If cameras are known, images from the camera of the test image do not count, unless ``same_camera`` is "keep".
 
     >>> store = InMemory(torch.zeros(3, 8, 8, 3, dtype=torch.uint8))
     >>> factors = {"camera": torch.tensor([5, 5, 6])}

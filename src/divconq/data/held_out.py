@@ -1,4 +1,4 @@
-"""Leaving out classes: validation classes, and classes with a single image."""
+"""Hold out validation classes, and drop classes with a single image."""
 
 import torch
 from jaxtyping import Int64
@@ -18,8 +18,8 @@ def hold_out(
 ) -> tuple[ImageSet, ImageSet]:
     """Split off ``classes`` random classes. Return the remaining images and the held-out images.
 
-    With ``whole_groups``, all classes of a super-category are held out together, ``classes`` at most in all. No
-    related class then remains in the training set.
+    With ``whole_groups``, whole super-categories are held out, with at most ``classes`` classes in total, so no
+    related class remains in the training set.
     """
     if classes > len(images.names) - 2:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Several processes that train one model under ``torchrun``. With one process all of this does nothing."""
+"""Train one model with several processes under ``torchrun``. With one process, these functions do nothing."""
 
 from divconq.distributed.collectives import anywhere, average_gradients, gather, shard, synchronise
 from divconq.distributed.first_process import first_only, is_first, on_every, on_first

@@ -129,7 +129,7 @@ def anywhere(flag: bool) -> bool:
 
 @contextmanager
 def own_randomness() -> Iterator[None]:
-    """Give every rank its own torch random numbers inside the block, and the shared ones again after it.
+    """Use different torch random numbers on every rank inside the block, and the shared ones after it.
 
     Dropout then differs between ranks, while a loss that draws random numbers draws the same on all ranks. The seed
     comes from Python's generator, which has the same state on all ranks. A single process keeps its generator.
@@ -148,7 +148,7 @@ def own_randomness() -> Iterator[None]:
 
 
 def share_batchnorm(model: nn.Module, device: torch.device) -> nn.Module:
-    """Return the model with BatchNorm statistics over the images of all ranks. This needs GPUs.
+    """Return the model with BatchNorm statistics over the images of all ranks. Needs GPUs.
 
     >>> share_batchnorm(nn.Linear(2, 2), torch.device("cpu"))
     Linear(in_features=2, out_features=2, bias=True)
@@ -163,5 +163,7 @@ def share_batchnorm(model: nn.Module, device: torch.device) -> nn.Module:
         )
     from timm.layers.norm_act import convert_sync_batchnorm
 
-    shared: nn.Module = convert_sync_batchnorm(model)  # torch's own function drops timm's fused activations
+    shared: nn.Module = convert_sync_batchnorm(
+        model
+    )  # unlike torch's function, this keeps timm's fused activations
     return shared

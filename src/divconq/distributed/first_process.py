@@ -91,7 +91,7 @@ def _call(
 
 
 def _to_send(error: Exception) -> tuple[type[Exception], str]:
-    """Return the class and message of an error; a class that other processes may not know becomes RuntimeError."""
+    """Return the class and message of an error. Classes other than ``USER_ERRORS`` become RuntimeError."""
     kind = next((kind for kind in USER_ERRORS if isinstance(error, kind)), None)
     return (kind, str(error)) if kind else (RuntimeError, f"{type(error).__name__}: {error}")
 

@@ -1,4 +1,4 @@
-"""Starting and leaving the process group, and the place of this process in it."""
+"""Start and leave the process group; rank and number of processes."""
 
 import os
 import secrets
@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 from divconq.distributed.heartbeat import REMEDY, Heartbeat, stores
 
-COLLECTIVE_TIMEOUT = timedelta(hours=1)  # the longest that the other ranks wait for the work of one rank
-HEARTBEAT_TIMEOUT = 40.0  # seconds without a heartbeat after which a rank counts as dead
+COLLECTIVE_TIMEOUT = timedelta(hours=1)  # longest wait for the work of one rank
+HEARTBEAT_TIMEOUT = 40.0  # seconds without a heartbeat until a rank counts as dead
 
 
 def rank() -> int:
@@ -43,7 +43,7 @@ def _initialized() -> bool:
 def process_group(
     device: torch.device | None = None, *, heartbeat_timeout: float = HEARTBEAT_TIMEOUT
 ) -> Iterator[None]:
-    """Join the process group of ``torchrun`` inside the block. A process that was started alone joins nothing.
+    """Join the process group of ``torchrun`` inside the block. Without ``torchrun``, do nothing.
 
     ``device`` is the device to train on, by default a GPU if there is one; each process of a machine uses its own
     GPU. If a rank sends no heartbeat for ``heartbeat_timeout`` seconds, the others exit with an error message.
@@ -93,7 +93,7 @@ def wait_for_all() -> None:
 
 @contextmanager
 def connection_errors() -> Iterator[None]:
-    """Turn an error of torch's communication into a ``ConnectionError`` that says what to do."""
+    """Convert communication errors of torch into a ``ConnectionError`` that says what to do."""
     try:
         yield
     except RuntimeError as error:
@@ -105,7 +105,7 @@ def connection_errors() -> Iterator[None]:
 
 
 def _attempt_name(store: Any, own: int, count: int) -> str:  # noqa: ANN401
-    """Agree on a name for this start of the process group; only living ranks take part.
+    """Return a name for this start of the process group, the same on all living ranks.
 
     ``torchrun`` keeps its store when it restarts, so the store may hold keys of ranks that died. Rank 0 draws a
     name and answers each rank that replies to it.
@@ -125,7 +125,7 @@ def _attempt_name(store: Any, own: int, count: int) -> str:  # noqa: ANN401
 
 
 def _select_gpu() -> None:
-    """Make ``cuda`` mean the GPU of this process."""
+    """Make the GPU of this process the current CUDA device."""
     own, available = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", own + 1))
     if processes > available:

@@ -1,7 +1,7 @@
-"""Heartbeat: every process of a run reports that it is alive, and exits when another one stops reporting.
+"""Heartbeat: every process reports that it is alive, and exits when another process stops reporting.
 
-``torchrun`` ends all processes of a machine when one of them dies. It does not notice a process that is frozen, or
-a machine that lost power: the other processes would wait for the collective timeout of one hour.
+``torchrun`` ends all processes of a machine when one of them dies. It does not notice a frozen process or
+a machine without power: the other processes would wait for the collective timeout of one hour.
 """
 
 import os
@@ -25,7 +25,7 @@ REMEDY = (
 class Heartbeat(threading.Thread):
     """Thread that sends the heartbeat of this rank and ends the process when another rank's heartbeat stops.
 
-    The main thread may wait for a dead rank inside a library without end; this thread can still end the process.
+    The main thread may wait forever for a dead rank inside a library; this thread can still end the process.
     Slow ranks are not killed: the heartbeat runs in its own thread, also while the rank decodes images or divides.
     """
 

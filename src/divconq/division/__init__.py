@@ -1,4 +1,4 @@
-"""Dividing the training images into clusters: arrays in, arrays out (paper, section 3.1.1).
+"""Divide the training images into clusters: arrays in, arrays out (paper, section 3.1.1).
 
 Importing this package does not import torch: its names are loaded when they are first used.
 """

@@ -19,7 +19,7 @@ def bisect(
 ) -> Int64[Tensor, " n"]:
     """Split each of ``k`` clusters by 2-means; the children of ``c`` are ``2c`` and ``2c + 1``.
 
-    With the class ``labels``, a split that leaves a child unusable is tried again with other seeds.
+    With class ``labels``, a split with an unusable child is repeated with other seeds.
 
     >>> children = bisect(torch.tensor([[0.0], [1.0], [8.0], [9.0]]), torch.tensor([0, 0, 1, 1]), k=2)
     >>> sorted(children.tolist()), (children // 2).tolist()

@@ -18,7 +18,7 @@ def divide(
     seed: int,
     groups: Int64[Tensor, " n"] | None = None,
 ) -> Partition:
-    """Recluster into ``k_max`` clusters; from the second division on, name them after the old ones.
+    """Recluster into ``k_max`` clusters. From the second division on, match them with the old ones.
 
     >>> import torch
     >>> x, labels = torch.arange(16.0)[:, None], torch.arange(8).repeat_interleave(2)
@@ -33,5 +33,5 @@ def divide(
 
 
 def recluster(x: Float[Tensor, "n d"], labels: Int64[Tensor, " n"], k: int, seed: int) -> Int64[Tensor, " n"]:
-    """Cluster all images by k-means; unusable clusters lead to another try with a new seed."""
+    """Cluster all images by k-means. If a cluster is unusable, try again with a new seed."""
     return most_usable(lambda points, s: kmeans(points, k, s), x, labels, k, seed)

@@ -9,7 +9,7 @@ from torch import Tensor
 from divconq.accel.precision import exact_products
 
 SCORES = 1 << 24  # point-to-centroid scores that the torch loop holds in memory: 64 MiB
-PLUS_PLUS_UP_TO = 256  # clusters; above it k-means++ costs more than it gains
+PLUS_PLUS_UP_TO = 256  # clusters; for more, k-means++ costs more than it gains
 CHECK_EVERY = 10  # iterations between convergence checks: a check synchronises with the device
 
 
@@ -17,7 +17,7 @@ def kmeans(x: Float[Tensor, "n d"], k: int, seed: int = 0, iterations: int = 100
     """Return the cluster of each point; the ``k`` clusters minimise Σ_c Σ_{x in c} |x - mean(c)|².
 
     The initial centroids are those of k-means++, or random rows for more than 256 clusters. No cluster is empty: an
-    empty one takes the point that is farthest from its centroid, out of a cluster with several points.
+    empty one gets the point that is farthest from its centroid, from a cluster with several points.
 
     >>> kmeans(torch.tensor([[0.0], [0.1], [9.0], [9.1]]), k=2).tolist() in ([0, 0, 1, 1], [1, 1, 0, 0])
     True
@@ -57,9 +57,9 @@ def check_points(x: Tensor) -> None:
 
 
 def initial_centroids(x: Float32[Tensor, "n d"], k: int, seed: int) -> Float32[Tensor, "k d"]:
-    """Return ``k`` rows of ``x``, chosen by greedy k-means++; for more than 256 clusters, distinct random rows.
+    """Return ``k`` rows of ``x``, selected by greedy k-means++; for more than 256 clusters, distinct random rows.
 
-    Random numbers are drawn on the CPU, so that all devices start from the same rows.
+    Random numbers are drawn on the CPU, so all devices start from the same rows.
 
     >>> initial_centroids(torch.tensor([[0.0], [0.0], [5.0]]), k=2, seed=0).flatten().sort().values
     tensor([0., 5.])
@@ -126,7 +126,7 @@ def _has_faiss() -> bool:
 
 
 def _standardise(x: Float[Tensor, "n d"]) -> Float32[Tensor, "n d"]:
-    """Return the points in float32, centred and scaled to [-1, 1], so that squares neither overflow nor lose digits."""
+    """Return the points in float32, centred and scaled to [-1, 1], to keep squares in range and precise."""
     x = x.detach().float()
     x = x / x.abs().max().clamp(min=torch.finfo(torch.float32).tiny)
     return x - x.mean(0)

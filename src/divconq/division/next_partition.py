@@ -24,7 +24,7 @@ def divide(
     """Return the next partition by one of ``DIVISIONS``.
 
     ``x`` are the embeddings of all images, ``labels`` their classes and ``groups`` their super-categories; ``x`` and
-    ``groups`` may be None where the strategy does not need them.
+    ``groups`` may be None if the strategy does not need them.
 
     >>> import torch
     >>> labels = torch.arange(4).repeat_interleave(4)

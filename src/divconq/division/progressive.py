@@ -18,7 +18,7 @@ def divide(
     seed: int,
     groups: Int64[Tensor, " n"] | None = None,
 ) -> Partition:
-    """Recluster into the current K, name the clusters after the old ones, then bisect each while K < ``k_max``.
+    """Recluster into the current K, match the clusters with the old ones, then bisect each if K < ``k_max``.
 
     >>> import torch
     >>> x, labels = torch.arange(16.0)[:, None], torch.arange(8).repeat_interleave(2)

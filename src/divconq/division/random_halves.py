@@ -17,7 +17,7 @@ def divide(
     seed: int,
     groups: Int64[Tensor, " n"] | None = None,
 ) -> Partition:
-    """Split every cluster at random into two halves of equal size while K < ``k_max``, then keep the partition.
+    """Split every cluster into two random halves of equal size if K < ``k_max``, else keep the partition.
 
     >>> divide(None, Partition.whole(6), torch.zeros(6).long(), k_max=2, seed=0).sizes().tolist()
     [3, 3]

@@ -1,4 +1,4 @@
-"""When a run divides its data, and how many clusters it reaches."""
+"""The schedule of divisions, and the number of clusters that a run reaches."""
 
 import warnings
 

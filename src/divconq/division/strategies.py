@@ -1,4 +1,4 @@
-"""The table of division strategies. It does not import torch, so that settings can be checked at once."""
+"""The table of division strategies. It does not import torch, so checking settings is fast."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

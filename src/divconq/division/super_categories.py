@@ -16,10 +16,10 @@ def divide(
     seed: int,
     groups: Int64[Tensor, " n"] | None = None,
 ) -> Partition:
-    """Go one level down a fixed balanced tree over the super-categories ``groups``, until K = ``k_max``.
+    """Return the next level of a fixed balanced tree over the super-categories ``groups``, until K = ``k_max``.
 
-    The two children of a node share its groups such that both hold about as many images. A node with one group
-    shares out its classes; a node with one class shares out its images.
+    The groups of a node are divided between its two children, with about the same number of images in both. A node
+    with one group divides its classes; a node with one class divides its images.
 
     >>> groups = torch.tensor([0, 0, 0, 1, 1, 2])
     >>> divide(None, Partition.whole(6), groups, k_max=2, seed=0, groups=groups).clusters.tolist()
@@ -44,7 +44,7 @@ def _tree_level(groups: Int64[Tensor, " n"], labels: Int64[Tensor, " n"], depth:
 
 
 def _units(groups: Int64[Tensor, " n"], labels: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
-    """Return what must stay together: groups; within one group, classes; within one class, single images."""
+    """Return the unit that each image belongs to: its group, its class if all groups are equal, or only itself."""
     for units in (groups, labels):
         if len(units.unique()) > 1:
             return units

@@ -28,7 +28,7 @@ def most_usable(
     k: int,
     seed: int,
 ) -> Int64[Tensor, " n"]:
-    """Cluster ``x`` with new seeds until all ``k`` clusters are usable; return the try with the most.
+    """Cluster ``x`` with new seeds until all ``k`` clusters are usable. Return the result with the most usable ones.
 
     ``cluster(x, seed)`` returns the cluster of each row. At most ``TRIES`` seeds are tried.
     """

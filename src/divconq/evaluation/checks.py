@@ -13,7 +13,7 @@ def check_search(
     gallery_labels: Tensor | None,
     ks: Sequence[int],
 ) -> None:
-    """Refuse queries and galleries that do not fit together, and ks larger than the gallery."""
+    """Raise ValueError if query and gallery do not match, or if a k is larger than the gallery."""
     check_embeddings("query", query, query_labels)
     check_gallery(gallery, gallery_labels)
     findable = len(query) - 1
@@ -22,7 +22,7 @@ def check_search(
         findable = len(gallery)
         if gallery.shape[1] != query.shape[1]:
             raise ValueError(
-                f"query and gallery must have as many features, got {query.shape[1]} and "
+                f"query and gallery must have the same number of features, got {query.shape[1]} and "
                 f"{gallery.shape[1]}; embed both with the same model"
             )
     if len(ks) == 0 or min(ks) < 1 or max(ks) > findable:
@@ -33,7 +33,7 @@ def check_search(
 
 
 def check_gallery(gallery: Tensor | None, gallery_labels: Tensor | None) -> None:
-    """Refuse a gallery without labels, and labels without a gallery.
+    """Raise ValueError for a gallery without labels, or labels without a gallery.
 
     >>> check_gallery(torch.ones(3, 2), None)
     Traceback (most recent call last):
@@ -45,7 +45,7 @@ def check_gallery(gallery: Tensor | None, gallery_labels: Tensor | None) -> None
 def check_cameras(
     query: Tensor, query_cameras: Tensor | None, gallery: Tensor | None, gallery_cameras: Tensor | None
 ) -> None:
-    """Refuse cameras of only one side, and numbers of cameras that differ from the numbers of images."""
+    """Raise ValueError if only one side has cameras, or if there is not one camera per image."""
     if gallery is None and gallery_cameras is not None:
         raise ValueError("gallery_cameras need a gallery, got none; pass query_cameras only")
     if gallery is not None:
@@ -58,7 +58,7 @@ def check_cameras(
 
 
 def check_embeddings(name: str, x: Tensor, labels: Tensor) -> None:
-    """Refuse embeddings that are not a finite matrix, and labels that do not fit them."""
+    """Raise ValueError unless the embeddings are a finite matrix with one label per row."""
     if x.ndim != 2 or len(x) == 0:
         raise ValueError(f"{name} must be of shape (images, features) and not empty, got {tuple(x.shape)}")
     if labels.shape != x.shape[:1]:

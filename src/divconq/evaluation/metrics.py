@@ -15,7 +15,7 @@ from divconq.evaluation.checks import check_embeddings
 class Ranking:
     """The ranked neighbours of a block of queries.
 
-    ``hits[i, j]`` tells whether the neighbour at rank j + 1 has the class of query i. ``positives[i]`` is R, the
+    ``hits[i, j]`` is whether the neighbour at rank j + 1 has the class of query i. ``positives[i]`` is R, the
     number of images that query i can find; it is at least 1. There are at least R columns and at least max(ks).
 
     >>> ranking = Ranking(torch.tensor([[True, False, True, False, True]]), torch.tensor([3]))
@@ -29,12 +29,12 @@ tensor([0.8333], dtype=torch.float64), tensor([1.], dtype=torch.float64))
 
     @cached_property
     def hits_within_r(self) -> Bool[Tensor, "b k"]:
-        """The hits h_i at the ranks i <= R."""
+        """Return the hits h_i at the ranks i <= R."""
         return self.hits & (self._rank <= self.positives[:, None])
 
     @cached_property
     def precision_sum(self) -> Float64[Tensor, " b"]:
-        """Σ h_i p_i over the ranks i <= R, where p_i = Σ_{j<=i} h_j / i is the precision at rank i."""
+        """Return Σ h_i p_i over the ranks i <= R, where p_i = Σ_{j<=i} h_j / i is the precision at rank i."""
         hits = self.hits_within_r
         return (hits.cumsum(1).double() / self._rank).masked_fill_(~hits, 0).sum(1)
 

@@ -11,7 +11,7 @@ from divconq.accel.precision import exact_products
 
 BUDGET = 1 << 30  # bytes
 BYTES_PER_KEY = 48  # a key of 8 bytes, its score, and room to merge and sort it
-# Every product of queries and gallery has this shape (four times as wide on a GPU), so that rounding is the same.
+# Every product of queries and gallery has this shape (four times as wide on a GPU), for identical rounding.
 ROWS, COLUMNS = 1024, 2048
 LOW = 0xFFFFFFFF  # the lower half of a key
 GROUP = 8  # columns whose maximum is compared first
@@ -115,8 +115,8 @@ def _better_keys(
 ) -> Int64[Tensor, "b n"]:
     """Return keys of the scores that may be among the ``k`` best, given the best of the columns before ``start``.
 
-    On a CPU these are the scores above the last of the best so far, if they are few; ``HIDDEN`` fills the rows.
-    Scores equal to that last one have a higher index and come after it. A GPU would have to wait for their number.
+    On a CPU, if only a few scores exceed the lowest of the best so far, return these, and fill the rows with
+    ``HIDDEN``. Scores equal to the lowest have a higher index and come after it. A GPU would wait for the count.
     """
     if scores.device.type != "cpu" or best.shape[1] < k:
         return _best_keys(scores, start, k)
@@ -133,7 +133,7 @@ def _better_keys(
 def _best_keys(scores: Float32[Tensor, "b g"], start: int, k: int) -> Int64[Tensor, "b m"]:
     """Return the keys of the (up to) ``k`` best scores of each row, in any order. Column numbers begin at ``start``.
 
-    Scores alone select them, except in rows where other scores equal the last selected one.
+    Scores select the keys, except in rows where other scores equal the last selected one.
     """
     k = min(k, scores.shape[1])
     values, place = _top(scores, min(k + 1, scores.shape[1]))

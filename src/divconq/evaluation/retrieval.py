@@ -24,7 +24,7 @@ def evaluate(
     with_nmi: bool = True,
     seed: int = 0,
 ) -> dict[str, float]:
-    """Return every metric of ``scores.METRICS`` by name: those of the search, and those of all embeddings.
+    """Return every metric of ``scores.METRICS`` by name: the search metrics, and the metrics of all embeddings.
 
     >>> x = torch.eye(2).repeat(3, 1)
     >>> scores = evaluate(x, torch.tensor([0, 1, 0, 1, 0, 1]), ks=(1,))
@@ -60,7 +60,7 @@ def retrieval_scores(
     gallery_cameras: Int64[Tensor, " g"] | None = None,
     budget: int = BUDGET,
 ) -> dict[str, float]:
-    """Return the means over all queries of the metrics of their rankings.
+    """Return the mean of each ranking metric over all queries.
 
     Each query ranks the gallery by distance. Without a gallery, the queries rank each other. A query without an
     image of its class to find is left out of every mean; ``queries_without_positive`` counts these and ``queries``
@@ -144,7 +144,7 @@ def _exclusions(
 ) -> tuple[Int64[Tensor, " q"] | None, Int64[Tensor, " g"] | None, Int64[Tensor, " q"]]:
     """Return ``exclude`` and ``marks`` for ``nearest``, and how many images of its class each query can find.
 
-    With cameras, a query excludes images of its class and camera; ``alone``, it excludes itself.
+    With cameras, a query excludes images of its class and camera. With ``alone``, it excludes itself.
     """
     exclude, marks = None, None
     if query_cameras is not None and gallery_cameras is not None:
@@ -176,7 +176,7 @@ def _of_similar_size(
 ) -> Iterator[Int64[Tensor, " _"]]:
     """Yield the members in sets whose sizes differ by less than a factor of two.
 
-    So a few huge classes do not make the rankings of all other queries long.
+    This keeps rankings short if a few classes are huge.
     """
     octave = sizes.double().log2().floor()
     for value in octave.unique():

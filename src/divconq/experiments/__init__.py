@@ -1,8 +1,8 @@
-"""Tables of experiments: run what is missing, store each result, render means, deviations and intervals.
+"""Tables of experiments: execute missing runs, store each result, render means, deviations and intervals.
 
     divconq reproduce tables/cub_margin.yaml --root DIR --out results
 
-In Python, on a machine that has only the results::
+In Python, to render a table from stored results::
 
     figures = render(load_table(Path("tables/cub_margin.yaml")), Path("results"))
 """

@@ -1,4 +1,4 @@
-"""Compare runs: runs that differ only in their seed form one row, named by the settings in which the rows differ.
+"""Compare runs. Runs that differ only in their seed form one row, named by the settings that vary between rows.
 
 divconq compare runs/demo runs/demo-2 --metric recall@1,nmi
 """
@@ -20,7 +20,7 @@ from divconq.experiments.settings import IGNORED, default_settings, portable
 from divconq.experiments.statistics import summarise
 from divconq.runs.folder import Run
 
-MOST_SETTINGS_IN_A_NAME = 4  # rows that differ in more settings are named by their first run
+MOST_SETTINGS_IN_A_NAME = 4  # with more, a row is named after its first run
 SELECTION_NOTES = {
     "last": "The last epoch involves no selection.",
     "held_out": "Held-out classes are training classes that are not trained on; MAP@R on them selects the epoch.",
@@ -38,10 +38,10 @@ class Group:
 
 
 def compare(paths: Sequence[Path], metrics: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the figures of run folders and stored results, in the form that the renderers take.
+    """Return the figures of run folders and stored results, as input for ``render``.
 
-    Each set of settings is a row. Mean and deviation are over its seeds, at the last epoch and at the best epoch by
-    the run's own criterion: MAP@R on held-out classes if there are any, else R@1 on the test classes.
+    Each set of settings is a row. Mean and deviation are over its seeds, at the last epoch and at the best epoch.
+    The best epoch has the highest MAP@R on held-out classes or, without these, the highest R@1 on the test classes.
     """
     runs = read_runs(paths)
     groups = group(runs)
@@ -74,7 +74,7 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = ()) -> dict[str, Any
 
 
 def read_runs(paths: Sequence[Path]) -> list[Result]:
-    """Read run folders, result files, and folders of result files; a path given twice counts once."""
+    """Return the results in run folders, result files and folders of result files. Repeated paths count once."""
     given: dict[Path, Path] = {}
     for path in paths:
         given.setdefault(path.resolve(), path)
@@ -114,7 +114,7 @@ def _read_run(folder: Path) -> Result:
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    """Return the settings that define a run; a file that no longer exists counts by its name."""
+    """Return the settings that define a run. A missing file is represented by its name."""
     values = {name: value for name, value in config.settings().items() if name not in IGNORED}
     gone = {name: v.name for name, v in values.items() if isinstance(v, Path) and not v.is_file()}
     return portable({**values, **gone})
@@ -135,7 +135,7 @@ def group(runs: Sequence[Result]) -> list[Group]:
 
 
 def _names(groups: Sequence[Group]) -> list[tuple[str, dict[str, Any]]]:
-    """Return the name of each group, and its values of the settings in which the groups differ."""
+    """Return the name of each group, and its values of the settings that vary between groups."""
     every = dict.fromkeys(name for each in groups for name in each.settings)
     differ = [name for name in every if len({json.dumps(each.settings.get(name)) for each in groups}) > 1]
     names = []

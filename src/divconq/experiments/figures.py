@@ -21,10 +21,10 @@ Runs = dict[int, Result]
 
 
 def overrides_of(table: Table, results: Sequence[Result], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the overrides that the results of a table were made with, including those ``given``.
+    """Return the overrides of the stored results of a table, including those ``given``.
 
-    Two different sets of overrides are an error. Overrides that repeat what the table says are left out. A result
-    of another table cannot override what this table sets for all its rows, for example its backbone.
+    Raise ValueError if the results have different overrides. Overrides equal to the setting in the table are left
+    out. A result of another table cannot override the common flags of this table, for example its backbone.
     """
     own = table.settings(table.rows[0], table.rows[0].seeds[0], {})
     found: list[dict[str, Any]] = []
@@ -48,7 +48,7 @@ def overrides_of(table: Table, results: Sequence[Result], given: Mapping[str, An
 
 
 def find_runs(table: Table, results: Sequence[Result], overrides: Mapping[str, Any]) -> dict[str, Runs]:
-    """Return the results of each row by seed; the first of two results of the same run counts."""
+    """Return the results of each row by seed. If a run has two results, the first one counts."""
     found: dict[str, Runs] = {row.name: {} for row in table.rows}
     for row, seed in table.runs():
         wanted = table.settings(row, seed, overrides)
@@ -59,14 +59,14 @@ def find_runs(table: Table, results: Sequence[Result], overrides: Mapping[str, A
 
 
 def selected_epoch(result: Result, selection: str) -> int | None:
-    """Return the position of the epoch that a selection picks, or None if no epoch has the score it needs."""
+    """Return the index of the epoch that ``selection`` picks, or None if no epoch has the score for it."""
     if selection == "last":
         return last_epoch(result.metrics.get("recall@1", []))
     return best_epoch(result.metrics.get(BEST_BY[selection], []))
 
 
 def summary(table: Table, results: Sequence[Result], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all figures of a table, scores in percent; Markdown and LaTeX are rendered from them."""
+    """Return all figures of a table, with scores in percent, as input for ``render``."""
     found = find_runs(table, results, overrides)
     used = {id(result): result for runs in found.values() for result in runs.values()}
     origins = Counter((run.code, run.hardware, run.torch) for run in used.values())
@@ -103,7 +103,7 @@ def _row_figures(table: Table, row: Row, found: Mapping[str, Runs]) -> dict[str,
 
 
 def figures_of(runs: Runs, base: Runs, metrics: Sequence[str]) -> dict[str, Any]:
-    """Return scores, selected epochs, seconds and names of the runs of a row; ``base`` are those of its baseline."""
+    """Return scores, selected epochs, seconds and names of the runs of a row. ``base`` are the runs of its baseline."""
     epochs = {
         selection: {
             seed: int(run.metrics["epoch"][position] or 0)
@@ -146,7 +146,7 @@ def _values(runs: Runs, metric: str, selection: str) -> dict[int, float]:
 
 
 def _cost(runs: Runs, base: Runs) -> dict[str, float | None] | None:
-    """Return the mean cost in seconds and its ratio to the baseline, over pairs made on the same hardware."""
+    """Return the mean cost in seconds and its ratio to the baseline, over pairs on the same hardware."""
     if not runs:
         return None
     pairs = [seed for seed in runs if seed in base and runs[seed].hardware == base[seed].hardware]

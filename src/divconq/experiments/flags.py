@@ -1,4 +1,4 @@
-"""Parse flags: those in a table, and the values of ``--set``, ``--rows`` and ``--seeds``."""
+"""Parse the flags in a table, and the values of ``--set``, ``--rows`` and ``--seeds``."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from divconq.io.yaml_values import convert, read_yaml
 
 
 def parse_flags(where: str, given: object) -> dict[str, Any]:
-    """Return settings by name, each converted to its type. A ``loss`` or ``miner`` resets its arguments.
+    """Return settings by name, each converted to its type. A new ``loss`` or ``miner`` resets its arguments.
 
     >>> parse_flags("common", {"lr": 1e-5, "ks": [1, 10]})
     {'lr': 1e-05, 'ks': (1, 10)}
@@ -37,7 +37,7 @@ def parse_flags(where: str, given: object) -> dict[str, Any]:
 
 
 def parse_mapping(where: str, value: object, known: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return a YAML mapping with its keys as strings; keys that are not ``known`` are refused.
+    """Return a YAML mapping with its keys as strings. Raise ValueError for keys that are not ``known``.
 
     >>> parse_mapping("rows", {1: "a"}), parse_mapping("rows", None)
     ({'1': 'a'}, {})
@@ -54,7 +54,7 @@ def parse_mapping(where: str, value: object, known: Sequence[str] | None = None)
 
 
 def parse_changes(words: Sequence[str]) -> dict[str, Any]:
-    """Parse the values of ``--set``.
+    """Return the settings in the values of ``--set``.
 
     >>> parse_changes(["epochs=30", "crop-scale=[0.2, 1]"])
     {'epochs': 30, 'crop_scale': (0.2, 1.0)}
@@ -69,7 +69,7 @@ def parse_changes(words: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_names(text: str | None) -> list[str]:
-    """Parse the value of ``--rows``.
+    """Return the row names in the value of ``--rows``.
 
     >>> parse_names("margin, fixed")
     ['margin', 'fixed']
@@ -78,7 +78,7 @@ def parse_names(text: str | None) -> list[str]:
 
 
 def parse_seeds(text: str | None) -> list[int]:
-    """Parse the value of ``--seeds``.
+    """Return the seeds in the value of ``--seeds``.
 
     >>> parse_seeds("0,1")
     [0, 1]

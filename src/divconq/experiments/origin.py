@@ -1,4 +1,4 @@
-"""Where a result comes from: the version of the code and the hardware."""
+"""The origin of a result: code version and hardware."""
 
 import platform
 import subprocess
@@ -8,9 +8,9 @@ from divconq import __version__
 
 
 def code_version(commit: str | None = None) -> str:
-    """Return the commit of this code, or the package's version outside a repository.
+    """Return the commit of this code, or the version of the package outside a repository.
 
-    ``+changes`` is added if the package was edited since the commit. ``commit``, if given, is returned as it is.
+    ``+changes`` is added if the package was edited since the commit. ``commit``, if given, is returned unchanged.
     """
     if commit is not None:
         return commit

@@ -98,7 +98,7 @@ def latex(figures: Mapping[str, Any]) -> str:
 
 
 def _sections(figures: Mapping[str, Any]) -> list[tuple[str | None, Rows]]:
-    """Return the rows of each section with its title; None is the title of a table without sections."""
+    """Return the title and the rows of each section. The title is None if the table has no sections."""
     return [
         (section, list(rows))
         for section, rows in itertools.groupby(figures["rows"], lambda row: row.get("section"))
@@ -208,7 +208,7 @@ def _notes(figures: Mapping[str, Any]) -> list[str]:
 
 
 def shown(value: object) -> str:
-    """Return the text of a setting; a long digest is cut.
+    """Return the text of a setting. Digests are shortened.
 
     >>> shown(4), shown([1, 2]), shown(None), shown("learned")
     ('4', '[1, 2]', 'null', 'learned')

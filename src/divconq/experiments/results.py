@@ -1,7 +1,7 @@
 """Results of finished runs: one JSON object per run, one JSON-lines file per table.
 
-A line holds the settings of the run, where it was made, and its log as columns. It is on disk when ``append_result``
-returns. If the process is killed while it writes, the line is cut short: readers ignore such a line, and the next
+A line holds the settings of the run, its code version and hardware, and its log as columns. It is on disk when
+``append_result`` returns. A process that is killed may leave an incomplete line: readers ignore it, and the next
 ``append_result`` removes it. Folders of older versions, with one ``.json`` file per run, are read as well.
 """
 
@@ -27,8 +27,8 @@ Columns = dict[str, list[float | None]]
 class Result:
     """A finished run.
 
-    ``settings`` define the run. ``overrides`` are those that the command line set, not the table. ``files`` are the
-    names of the files among them. ``metrics`` has one list per logged value, with one entry per epoch.
+    ``settings`` define the run. ``overrides`` are the settings from the command line. ``files`` are the names of
+    files in the settings. ``metrics`` has one list per logged value, with one entry per epoch.
     """
 
     table: str
@@ -47,10 +47,10 @@ class Result:
 
     @property
     def cost(self) -> float:
-        """Seconds of training and division, without evaluation and compilation.
+        """Return the seconds of training and division, without evaluation and compilation.
 
-        The cost of a phase is its median time multiplied by how often it ran. The first epoch compiles code that
-        the next ones reuse, and the median leaves that out.
+        The cost of a phase is its median time multiplied by the number of times it ran. The median excludes the
+        compilation in the first epoch.
         """
         phases = (self.metrics.get(f"seconds_{phase}", []) for phase in ("train", "divide"))
         spent = [[seconds for seconds in phase if seconds is not None] for phase in phases]
@@ -58,7 +58,7 @@ class Result:
 
 
 def columns(records: Sequence[Mapping[str, Any]]) -> Columns:
-    """Return a log as one list per value instead of one object per epoch; None where a value is missing.
+    """Return a log as one list per value, with one entry per epoch; None if the epoch lacks the value.
 
     >>> columns([{"epoch": 1, "seconds": {"train": 2.0}}, {"epoch": 2, "seconds": {"train": 1.0}, "recall@1": 0.5}])
     {'epoch': [1, 2], 'seconds_train': [2.0, 1.0], 'recall@1': [None, 0.5]}
@@ -103,7 +103,7 @@ def append_result(file: Path, result: Result) -> None:
 
 
 def _lock(stream: IO[bytes]) -> None:
-    """Wait until no other process writes to the file; it is unlocked when it is closed."""
+    """Lock the file, after waiting for other writers. Closing the file unlocks it."""
     if os.name == "posix":
         import fcntl
 

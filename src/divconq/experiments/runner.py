@@ -1,4 +1,4 @@
-"""Run what a table lacks: skip finished runs, continue stopped ones, store a result of each."""
+"""Execute the runs of a table: skip finished runs, continue stopped ones, store each result."""
 
 import datetime
 import gc
@@ -26,7 +26,7 @@ FINISHED, SCRATCH = "finished", "runs"
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run of a table: its config, the settings that define it, and its result if there is one."""
+    """A run of a table: its config, the settings that define it, and its result if it is finished."""
 
     row: Row
     seed: int
@@ -41,7 +41,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The figures of a table, the runs that failed, and whether the time limit left runs undone."""
+    """The figures of a table, the failed runs, and whether the time limit was reached."""
 
     figures: dict[str, Any]
     failed: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Outcome:
 
 
 def render(table: Table, out: Path, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the figures of a table from the results in ``out``; also write them there as Markdown, LaTeX and JSON."""
+    """Return the figures of a table from the results in ``out``. Write them to ``out`` as Markdown, LaTeX and JSON."""
     results = read_results(out / FINISHED)
     figures = summary(table, results, overrides_of(table, results, portable(changes or {})))
     write_table(figures, out)
@@ -59,7 +59,7 @@ def render(table: Table, out: Path, changes: Mapping[str, Any] | None = None) ->
 def select_rows(tables: Sequence[Table], names: Collection[str]) -> list[tuple[Table, list[str]]]:
     """Select rows by name across tables; without names, all rows of all tables.
 
-    Returns the tables that have such rows, each with the names of those.
+    Returns pairs of a table and its selected row names, for each table with selected rows.
 
     >>> from divconq.experiments.table import parse_table
     >>> table = parse_table("one", "{title: One, preset: cub, rows: {margin: {flags: {k_max: 1}}}}")
@@ -85,7 +85,7 @@ def plan(
     seeds: Collection[int] = (),
     **machine: object,
 ) -> list[PlannedRun]:
-    """Return the runs of a table, or of some of its rows and seeds, in the order of their execution."""
+    """Return the runs of a table, or of some of its rows and seeds, in execution order."""
     changes = changes or {}
     changed, overrides = table.with_changes(changes), portable(changes)
     select_rows([table], rows)
@@ -118,7 +118,7 @@ def plan_text(planned: Collection[PlannedRun], out: Path) -> str:
 
 
 def check_losses(planned: Collection[PlannedRun]) -> None:
-    """Build the loss of every run once, so that an error in the last row shows before the first run starts."""
+    """Build the loss of every run, so an error in any row appears before the first run starts."""
     from divconq.losses import make_loss
     from divconq.model import import_file
 
@@ -159,8 +159,8 @@ def reproduce(
 ) -> Outcome:
     """Execute the runs that ``out`` lacks, one after the other, and render the table after each.
 
-    ``changes`` are settings changed in all rows; they are stored with each result. ``machine`` are settings that do
-    not change a result: root, device, workers, cache.
+    ``changes`` replace settings in all rows and are stored with each result. ``machine`` are settings that do not
+    change a result: root, device, workers, cache.
     """
     changes = changes or {}
     planned = plan(table, out, changes, rows=rows, seeds=seeds, **machine)
@@ -196,7 +196,7 @@ def reproduce(
 
 
 def _expected_seconds(finished: Sequence[Result], here: str) -> float:
-    """Return the mean seconds of the runs that were made on the hardware ``here``."""
+    """Return the mean duration in seconds of the runs on the hardware ``here``."""
     times = [result.seconds for result in finished if result.hardware == here]
     return sum(times) / max(1, len(times))
 
@@ -211,7 +211,7 @@ def _render_with(table: Table, out: Path, changes: Mapping[str, Any]) -> dict[st
 def execute(
     table: Table, run: PlannedRun, out: Path, changes: Mapping[str, Any], *, code: str, keep: bool
 ) -> Result:
-    """Train or continue one run and store its result; delete the run folder unless ``keep``."""
+    """Train or continue one run, and store and return its result. Delete the run folder unless ``keep``."""
     import torch
 
     from divconq.train import train
@@ -222,9 +222,7 @@ def execute(
         shutil.rmtree(folder)  # it was stopped in its first epoch
     start = time.monotonic()
     records = train(run.config, folder, resume=begun)
-    logged = sum(
-        sum(record["seconds"].values()) for record in records
-    )  # counts what a resumed run spent before
+    logged = sum(sum(record["seconds"].values()) for record in records)  # includes the time before a resume
     result = Result(
         table=table.name,
         row=run.row.name,

@@ -1,4 +1,4 @@
-"""The settings that define a run: which ones count, and when a result has the settings that a table asks for."""
+"""The settings that define a run, and the comparison of a result with them."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ COMMAND_LINE = (*MACHINE, "backbone_weights", "import_file")  # a table cannot s
 
 
 def settings_of(config: Config) -> dict[str, Any]:
-    """Return the settings that define a run. Files count by their content, settings of the machine do not count.
+    """Return the settings that define a run: files by a hash of their content, and no settings of the machine.
 
     >>> settings_of(Config.of(root=Path("/data"), k_max=8)) == settings_of(Config.of(device="cpu", k_max=8))
     True
@@ -56,8 +56,8 @@ def default_settings() -> dict[str, Any]:
 def agree(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Return whether a result has the wanted settings.
 
-    A setting that is newer than the result must have its default. A setting that no longer exists must have had its
-    default: ``divconq.config.upgraded``, which a result goes through when it is read, leaves it out in that case only.
+    A setting that is newer than the result must be wanted at its default. A setting that no longer exists must have
+    had its default; ``divconq.config.upgraded`` removes it only then.
 
     >>> agree({"k_max": 4}, {"k_max": 4, "masks": "learned"}), agree({"k_max": 4}, {"k_max": 4, "masks": "fixed"})
     (True, False)

@@ -1,4 +1,4 @@
-"""Which epoch counts, and statistics over seeds. Numbers in, numbers out."""
+"""Selection of an epoch, and statistics over seeds. Numbers in, numbers out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A table of experiments: rows (named sets of flags) by seeds, read from YAML and checked before anything runs."""
+"""A table of experiments: rows (named sets of flags) with seeds, read from YAML and checked before any run."""
 
 import re
 from collections.abc import Mapping
@@ -24,8 +24,8 @@ ROW_KEYS = ("title", "flags", "seeds", "baseline", "paper")
 class Row:
     """A set of flags that is run with several seeds.
 
-    ``paper`` has the published scores in percent. ``preset`` replaces that of the table. ``section`` is the title
-    of the section of the table that the row is in.
+    ``paper`` has the published scores in percent. ``preset`` replaces the preset of the table. ``section`` is
+    the title of its section.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Table:
         return {**settings_of(self.config(row, seed)), **overrides}
 
     def with_preset(self, name: str) -> "Table":
-        """Return the same rows on top of another preset; the name of the table gets the preset's name as suffix."""
+        """Return the table with another preset. The preset is added to the name of the table."""
         return replace(
             self,
             name=f"{self.name}-{name}",
@@ -89,7 +89,7 @@ class Table:
         )
 
     def with_changes(self, changes: Mapping[str, Any]) -> "Table":
-        """Return the table with some flags changed in all rows; flags that a row sets itself are refused."""
+        """Return the table with some flags changed in all rows. Raise ValueError if a row sets one of them itself."""
         if (clash := self.clash(changes)) is not None:
             raise ValueError(
                 f"{clash} is what the rows of {self.name} differ in, so it cannot be set for all of them; "
@@ -102,7 +102,7 @@ class Table:
         return next((name for name in changes if any(name in row.flags for row in self.rows)), None)
 
     def runs(self) -> list[tuple[Row, int]]:
-        """Return every run: first all rows with their first seed, then with their second, and so on."""
+        """Return every run as row and seed: all rows with their first seed, then with their second, and so on."""
         most = max(len(row.seeds) for row in self.rows)
         return [(row, row.seeds[i]) for i in range(most) for row in self.rows if i < len(row.seeds)]
 
@@ -121,7 +121,7 @@ def load_table(path: Path) -> Table:
 
 
 def parse_table(name: str, text: str) -> Table:
-    """Parse the YAML of a table; unknown names are errors that name the nearest known one.
+    """Return the table in a YAML text. An error about an unknown name suggests the nearest known one.
 
     >>> rows = "rows: {plain: {flags: {k_max: 1, masks: none}}, ours: {}}"
     >>> table = parse_table("t", "{title: T, preset: demo, seeds: [0, 1], baseline: plain, " + rows + "}")
@@ -152,7 +152,7 @@ def _require(where: str, given: Mapping[str, Any], *keys: str) -> None:
 
 
 def _section(table: str, name: str, value: object, defaults: Mapping[str, Any]) -> list[Row]:
-    """Return the rows of a section. Its name becomes a prefix of theirs, its common flags are added to theirs."""
+    """Return the rows of a section, with its name as prefix of their names and with its common flags."""
     where = f"{table}, section {name}"
     given = parse_mapping(where, value, SECTION_KEYS)
     common = parse_flags(f"{where}: common", given.get("common"))

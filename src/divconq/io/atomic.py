@@ -1,4 +1,4 @@
-"""Atomic file writes: a file is written completely or not at all, also after a power failure."""
+"""Atomic file writes: a file is written completely or not at all, even after a power failure."""
 
 import errno
 import os

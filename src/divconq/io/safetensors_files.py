@@ -1,4 +1,4 @@
-"""Reading weights from safetensors files. Nothing in a file is executed."""
+"""Read weights from safetensors files. Nothing in a file is executed."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ CLASSIFIERS = ("fc.", "classifier.", "head.", "last_linear.")
 
 
 def load_backbone(network: nn.Module, path: Path) -> dict[str, str]:
-    """Load the weights of a backbone from a file, without those of a classifier; return the metadata of the file."""
+    """Load the weights of a backbone from a file, without its classifier. Return the metadata of the file."""
     state, metadata = read_safetensors(path)
     wanted = network.state_dict()
     state = {

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-WIDE = 10_000  # no line is broken, so that the output of a command can be searched
+WIDE = 10_000  # lines are never wrapped, so the output can be searched
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int = 1, *, head: bool = True) -> list[str]:

@@ -1,4 +1,4 @@
-"""YAML in and out, and the checker of settings: types, choices and ranges."""
+"""Read and write YAML, and check the types, choices and ranges of settings."""
 
 import math
 import re
@@ -23,7 +23,7 @@ WANTED = {
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads numbers such as 1e-5, which YAML 1.1 takes for strings."""
+    """Reads values such as 1e-5 as numbers; in YAML 1.1 they are strings."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -66,34 +66,34 @@ def write_yaml(value: object) -> str:
 class Limit:
     """The allowed values of a setting, used as ``Annotated[int, at_least(1)]``.
 
-    ``problem`` returns what was wanted and what came, or "" if the value is allowed.
+    ``problem`` returns the end of an error message, or "" if the value is allowed.
     """
 
     problem: Callable[[Any], str]
 
 
 def at_least(bound: float) -> Limit:
-    """Return the limit of the numbers from ``bound`` on."""
+    """Allow numbers from ``bound`` on."""
     return Limit(lambda value: "" if value >= bound else f"at least {bound}, got {value}")
 
 
 def above(bound: float) -> Limit:
-    """Return the limit of the numbers above ``bound``."""
+    """Allow numbers above ``bound``."""
     return Limit(lambda value: "" if value > bound else f"above {bound}, got {value}")
 
 
 def below(bound: float) -> Limit:
-    """Return the limit of the numbers below ``bound``."""
+    """Allow numbers below ``bound``."""
     return Limit(lambda value: "" if value < bound else f"below {bound}, got {value}")
 
 
 def one_of(table: Mapping[str, object]) -> Limit:
-    """Return the limit of the names in a table, which may grow."""
+    """Allow the names in a table, including names that are added later."""
     return Limit(lambda value: "" if value in table else choice_problem(value, table))
 
 
 def metavar(table: Iterable[str]) -> str:
-    """Return the choices as a help text shows them.
+    """Return the choices in the format of a help text.
 
     >>> metavar(["learned", "fixed"])
     '{learned,fixed}'
@@ -106,7 +106,7 @@ NOT_EMPTY = Limit(lambda value: "" if value else "a list of at least one value, 
 
 
 def convert(kind: Any, value: object) -> Any:  # noqa: ANN401
-    """Return a value as the type ``kind``, or raise a ValueError that ends a sentence "NAME must be ...".
+    """Return a value as the type ``kind``. The message of a ValueError continues "NAME must be ...".
 
     ``kind`` may be a plain type, a union with None, a Literal, a tuple, and any of these with ranges (Annotated).
 

@@ -70,7 +70,7 @@ def _plain(name: str) -> str:
 
 def _listed_loss(name: str, arguments: Mapping[str, object], num_classes: int, dim: int) -> nn.Module:
     arguments, accepted = dict(arguments), accepted_arguments(LOSSES[name])
-    if name == "margin":  # the number of classes is known here; what is left to say is whether to learn beta
+    if name == "margin":  # learn_beta replaces the argument num_classes, which is known here
         switch = inspect.Parameter("learn_beta", inspect.Parameter.KEYWORD_ONLY, default=False)
         accepted = {p.name: p for p in (switch if p.name == "num_classes" else p for p in accepted.values())}
     check_arguments(name, arguments, accepted)
@@ -82,7 +82,7 @@ def _listed_loss(name: str, arguments: Mapping[str, object], num_classes: int, d
 
 
 def _check_type(name: str, value: object, default: object) -> None:
-    """Refuse a value of another type than the default, where that is a number or a switch."""
+    """Raise ValueError if the default is a number or a bool and the value is not."""
     number, switch = isinstance(default, (int, float)), isinstance(default, bool)
     if number and (not isinstance(value, (int, float)) or isinstance(value, bool) != switch):
         raise ValueError(f"{name} must be {'true or false' if switch else 'a number'}, got {value!r}")

@@ -1,4 +1,4 @@
-"""Building a loss or a miner from a class and keyword arguments, with errors that say what is accepted."""
+"""Build a loss or a miner from a class and keyword arguments. Errors list the accepted arguments."""
 
 import inspect
 from collections.abc import Collection, Iterable, Mapping
@@ -9,7 +9,7 @@ from divconq.checks import did_you_mean
 
 
 def accepted_arguments(cls: type[nn.Module]) -> dict[str, inspect.Parameter]:
-    """Return the keyword arguments of a class by name, with those that it passes on to its base classes.
+    """Return the keyword arguments of a class by name, including those of its base classes.
 
     >>> from divconq.losses.margin import MarginLoss
     >>> list(accepted_arguments(MarginLoss))
@@ -30,7 +30,7 @@ def accepted_arguments(cls: type[nn.Module]) -> dict[str, inspect.Parameter]:
 
 
 def check_arguments(name: str, arguments: Iterable[str], accepted: Collection[str]) -> None:
-    """Refuse an argument that is not accepted, and suggest the nearest one.
+    """Raise ValueError for an unknown argument, and suggest the nearest known one.
 
     >>> check_arguments("triplet", {"alhpa": 0.1}, ["alpha"])
     Traceback (most recent call last):
@@ -47,7 +47,7 @@ def check_arguments(name: str, arguments: Iterable[str], accepted: Collection[st
 def construct(name: str, cls: type[nn.Module], arguments: Mapping[str, object], **sizes: int) -> nn.Module:
     """Return ``cls(**arguments)``; an error of the class becomes a ``ValueError``.
 
-    Of ``sizes``, such as ``num_classes``, the class receives those that it requires.
+    The class receives only those of ``sizes``, such as ``num_classes``, that it requires.
 
     >>> from divconq.losses.triplet import TripletLoss
     >>> construct("triplet", TripletLoss, {"alpha": 0.1}, num_classes=5).alpha

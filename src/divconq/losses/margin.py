@@ -14,8 +14,8 @@ class MarginLoss(nn.Module):
     Every ordered pair of anchor and positive draws one negative closer than ``beta + alpha``, if there is one. With
     ``num_classes``, one ``beta`` is learned for each class of the anchor. ``sampling_dim`` is the dimension D of the
     density that weights the negatives, by default that of the embedding. The block of a fixed mask has fewer
-    dimensions; a smaller D also draws negatives that are not the very nearest. ``without_replacement`` gives an anchor
-    a different negative for each of its positives. ``equal_pairs`` gives all anchors the same weight, whatever their
+    dimensions; a smaller D also draws negatives that are farther away. ``without_replacement`` gives an anchor
+    a different negative for each of its positives. ``equal_pairs`` gives all anchors the same weight, for any
     number of positives. Wu et al., Sampling Matters in Deep Embedding Learning, 2017.
 
     >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])

@@ -1,4 +1,4 @@
-"""Selecting one negative for each ordered (anchor, positive) pair of a batch, without a loop.
+"""Select one negative for each ordered (anchor, positive) pair of a batch, without a loop.
 
 Each function returns an n x n matrix. Only the entries of positive pairs have a meaning.
 """
@@ -19,7 +19,7 @@ def distance_weighted(
     cutoff: Float[Tensor, " n"],
     nearest: float = 0.5,
 ) -> tuple[Int64[Tensor, "n n"], Bool[Tensor, "n n"]]:
-    """Draw a negative for each pair with weight ``1 / q(d)``; return its index, and whether there was one.
+    """Draw a negative for each pair with weight ``1 / q(d)``. Return its index, and whether one exists.
 
     Only negatives closer than the ``cutoff`` of the anchor are drawn. ``uniform`` in [0, 1) selects the negative.
     Distances below ``nearest`` count as ``nearest``.
@@ -49,7 +49,7 @@ def distance_weighted_without_replacement(
     cutoff: Float[Tensor, " n"],
     nearest: float = 0.5,
 ) -> tuple[Int64[Tensor, "n n"], Bool[Tensor, "n n"]]:
-    """Draw as ``distance_weighted`` does, but a different negative for each positive of an anchor.
+    """Draw like ``distance_weighted``, but a different negative for each positive of an anchor.
 
     Positives beyond the number of candidates get none. With Gumbel noise g, the largest of ``log w + g`` is a draw
     with weights w, and the next largest are further draws without replacement.
@@ -64,7 +64,7 @@ def distance_weighted_without_replacement(
     tiny = torch.finfo(uniform.dtype).tiny
     gumbel = -(-uniform.clamp(min=tiny).log()).clamp(min=tiny).log()
     keys = (log_weights + gumbel).masked_fill(~candidates, -torch.inf)
-    order = keys.topk(len(labels), dim=1).indices  # sort gives the same, but takes a minute to compile
+    order = keys.topk(len(labels), dim=1).indices  # equals sort, which takes a minute to compile
     place = (pair_masks(labels)[0].cumsum(1) - 1).clamp(
         min=0
     )  # number of each positive among those of its anchor

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def similarities(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    """Return ``s_ij = <x_i, x_j>``, computed in the dtype of ``x`` also under autocast.
+    """Return ``s_ij = <x_i, x_j>``, computed in the dtype of ``x``, even under autocast.
 
     >>> similarities(torch.tensor([[1.0, 0.0], [0.6, 0.8]]))[0]
     tensor([1.0000, 0.6000])
@@ -18,7 +18,7 @@ def similarities(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
 def squared_distances(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
     """Return ``|x_i - x_j|^2 = |x_i|^2 + |x_j|^2 - 2 <x_i, x_j>``.
 
-    Where this is below its rounding error, the two points count as equal: value and gradient are 0.
+    If this is below its rounding error, the two points count as equal: value and gradient are 0.
 
     >>> squared_distances(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]))
     tensor([[0., 2., 2.],

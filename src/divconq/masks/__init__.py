@@ -1,4 +1,4 @@
-"""Dividing the embedding into subspaces (paper, section 3.1.2).
+"""Divide the embedding into subspaces (paper, section 3.1.2).
 
 Importing this package does not import torch: ``Masks`` is loaded when it is first used.
 """

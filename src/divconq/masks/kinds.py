@@ -1,4 +1,4 @@
-"""The table of mask kinds. It does not import torch, so that settings can be checked at once."""
+"""The table of mask kinds. It does not import torch, so checking settings is fast."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ class MaskKind:
 
     function: str | Callable[..., Any]
     trained: bool = False
-    """Whether the masks are parameters; L_s then keeps them from overlapping."""
+    """Whether the masks are parameters. If so, L_s reduces their overlap."""
     disjoint: bool = False
-    """Whether the masks share no dimension, so that d must be at least K_max."""
+    """Whether the masks share no dimension. If so, d must be at least K_max."""
 
     def load(self) -> Callable[..., Any]:
         """Return the function."""

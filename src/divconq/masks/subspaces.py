@@ -17,7 +17,7 @@ class Masks(nn.Module):
     """K masks s_1 .. s_K in R^d, of which ``k`` are in use; subspace i is f_i(x) = f(x) * relu(s_i).
 
     ``kind`` is one of ``MASKS``: ``learned`` masks are trained, ``fixed`` masks are disjoint blocks of dimensions,
-    ``none`` keeps the embedding whole. All ``k_max`` rows exist from the start, so that shapes never change.
+    ``none`` keeps the embedding whole. All ``k_max`` rows exist from the start, so shapes never change.
 
     >>> masks = Masks(dim=4, k_max=2, kind="fixed")
     >>> masks.split_()
@@ -47,7 +47,7 @@ class Masks(nn.Module):
 
     @property
     def k(self) -> int:
-        """The number of masks in use."""
+        """Return the number of masks in use."""
         return int(self.count)
 
     def active(self) -> Float[Tensor, "k d"]:
@@ -57,7 +57,7 @@ class Masks(nn.Module):
     def select(self, f: Float[Tensor, "n d"], cluster: int | Int64[Tensor, ""]) -> Float[Tensor, "n d"]:
         """Return the embeddings in the subspace of one cluster: f(x) * relu(s_cluster)."""
         if isinstance(cluster, int):
-            return f * self.weight[cluster].relu()  # an int needs no copy to the device
+            return f * self.weight[cluster].relu()  # with an int, nothing is copied to the device
         return f * self.weight.index_select(0, cluster.reshape(1)).relu()
 
     def conquer(self) -> Float[Tensor, " d"]:

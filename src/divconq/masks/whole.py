@@ -5,5 +5,5 @@ from torch import Tensor
 
 
 def split(parents: Float[Tensor, "k d"], *, noise: float, seed: int) -> Float[Tensor, "two_k d"]:
-    """Return the same masks, all ones, twice."""
+    """Return every mask twice. All masks are ones."""
     return parents.repeat_interleave(2, dim=0)

@@ -32,8 +32,8 @@ State: TypeAlias = dict[str, Any]
 class Checkpoints:
     """Writes the checkpoints of a run every ``minutes`` or every ``steps``, whichever comes first.
 
-    A new best epoch is kept in memory and written just before the next ``last.pt``. So ``last.pt`` never counts a
-    best epoch that is not on disk. A thread writes the files from a copy while training continues; leaving the
+    A new best epoch stays in memory and is written just before the next ``last.pt``, so ``last.pt`` never refers to
+    a best epoch that is not on disk. A thread writes the files from a copy while training continues; leaving the
     ``with`` block waits for it. Only the first process writes.
     """
 
@@ -43,7 +43,7 @@ class Checkpoints:
         self.none_yet = True
         self.writer, self.writing = ThreadPoolExecutor(1), Future[None]()
         self.writing.set_result(None)
-        self.next_time = self.steps_left = math.inf  # the other processes are never due
+        self.next_time = self.steps_left = math.inf  # other processes never write
         self._restart()
 
     def __enter__(self) -> "Checkpoints":
@@ -67,9 +67,9 @@ class Checkpoints:
 
     @first_only
     def offer(self, state: State, *, best: bool, now: bool) -> None:
-        """Take the state at the end of an epoch; write it if it is the first one, if one is due, or if ``now``.
+        """Write the state at the end of an epoch if it is the first one, if a checkpoint is due, or if ``now``.
 
-        With ``best`` a copy without the optimizer is kept for ``best.pt``.
+        With ``best``, keep a copy without the optimizer for ``best.pt``.
         """
         if best:
             self.best = _copy({name: part for name, part in state.items() if name != "optimizer"})
@@ -135,13 +135,13 @@ def resume(folder: Path) -> State:
     """Return the contents to resume from, as ``load`` does. A damaged ``last.pt`` is replaced by ``previous.pt``."""
     state, file = _newest(folder)
     if file.name == PREVIOUS:
-        file.replace(folder / LAST)  # else the next checkpoint would replace the good file
+        file.replace(folder / LAST)  # otherwise the next checkpoint would overwrite the good file
         sync_folder(folder)
     return state
 
 
 def read(path: Path) -> State:
-    """Return the contents of one checkpoint file. A damaged or foreign file raises ValueError."""
+    """Return the contents of one checkpoint file. Raise ValueError if it is damaged or not a checkpoint."""
     if not path.is_file():
         raise ValueError(
             f"{path.parent} holds no {path.name}: it stopped before its first checkpoint; start a new run"
@@ -159,7 +159,7 @@ def read(path: Path) -> State:
 
 
 def algorithm_state(state: State) -> State:
-    """Return the state of ``DivideAndConquer`` in a checkpoint; format 2 kept its parts separately."""
+    """Return the state of ``DivideAndConquer`` from a checkpoint. Format 2 stores its parts separately."""
     if "divide_and_conquer" in state:
         algorithm: State = state["divide_and_conquer"]
         return algorithm
@@ -178,7 +178,7 @@ def algorithm_state(state: State) -> State:
 
 
 def masks_state(state: State) -> State:
-    """Return the state of the masks in a checkpoint of any readable format."""
+    """Return the state of the masks from a checkpoint of any readable format."""
     if "divide_and_conquer" not in state:
         masks: State = state["masks"]
         return masks
@@ -187,7 +187,7 @@ def masks_state(state: State) -> State:
 
 
 def clusters_state(state: State) -> Tensor:
-    """Return the cluster of every training image in a checkpoint of any readable format."""
+    """Return the cluster of every training image from a checkpoint of any readable format."""
     new = "divide_and_conquer" in state
     clusters: Tensor = state["divide_and_conquer"]["_extra_state"]["clusters"] if new else state["partition"]
     return clusters
@@ -243,7 +243,7 @@ def _link(file: Path, name: Path) -> None:
     except OSError:  # this disk has no hard links
         file.replace(name)
     finally:
-        link.unlink(missing_ok=True)  # replace() leaves it if both names were the same file already
+        link.unlink(missing_ok=True)  # replace() does nothing if both names are the same file
 
 
 def _reason(error: Exception) -> str:

@@ -34,7 +34,7 @@ class Run:
 
     @classmethod
     def create(cls, folder: Path, config: Config) -> "Run":
-        """Create a new run. A folder that exists is refused."""
+        """Create a new run. Raise an error if the folder exists."""
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
@@ -47,7 +47,7 @@ class Run:
 
     @classmethod
     def open(cls, folder: str | Path) -> "Run":
-        """Open an existing run."""
+        """Return an existing run."""
         folder = Path(folder)
         file = folder / "config.yaml"
         if not file.is_file():
@@ -68,9 +68,9 @@ class Run:
             os.fsync(file.fileno())
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the log, one record per epoch, with the present names of its keys.
+        """Return the log, one record per epoch, with current key names.
 
-        A last line that a crash cut short is left out.
+        An incomplete last line, left by a crash, is ignored.
         """
         file, records = self.folder / "metrics.jsonl", []
         for line in file.read_text().splitlines() if file.exists() else []:
@@ -108,7 +108,7 @@ class Run:
         return checkpoints.load(self.folder, which)
 
     def resume(self) -> dict[str, Any] | None:
-        """Return the checkpoint to resume from, or None with a warning if the run has not written its first."""
+        """Return the checkpoint to resume from. If none was written yet, warn and return None."""
         at_start = len(self.metrics()) <= 1  # the first epoch is logged just before its checkpoint
         if at_start and not checkpoints.exist(self.folder):
             warnings.warn(
@@ -133,7 +133,7 @@ class Run:
 
 
 def conquered_model(config: Config, state: dict[str, Any]) -> Embedder:
-    """Build the conquered model from the contents of a checkpoint, of any format, ready for inference."""
+    """Return the conquered model of a checkpoint of any format, ready for inference."""
     model = make_model(config.model.backbone, config.model.dim, pooling=config.model.pooling)
     masks = Masks(config.model.dim, config.division.k_max, config.masks.kind, config.masks.conquer)
     model.load_state_dict(state["model"])

@@ -1,1 +1,1 @@
-"""From a config to the parts of a run: data, network, step, optimiser, embedding pass, scores, loggers."""
+"""Builds the parts of a run from a config: data, network, step, optimiser, embedding pass, scores, loggers."""

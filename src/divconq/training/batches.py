@@ -1,4 +1,4 @@
-"""The batches of an epoch: planned by the algorithm, loaded and augmented on the device."""
+"""The batches of an epoch: planned by ``DivideAndConquer``, loaded and augmented on the device."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
@@ -17,7 +17,7 @@ Batches: TypeAlias = Iterator[tuple[Tensor, Tensor, Tensor]]
 
 
 class EpochBatches:
-    """Gives the plan and the batches of each epoch; each batch has images, labels and cluster on the device.
+    """Returns the plan and the batches of each epoch. A batch is images, labels and cluster on the device.
 
     ``prepare`` plans an epoch ahead of time and sends the plan to the device, so that a GPU does not wait for it.
     """
@@ -39,7 +39,7 @@ class EpochBatches:
         return plan, batches
 
     def prepare(self, epoch: int, start: int = 0) -> None:
-        """Plan an epoch ahead of time; the partition must not change before it is used."""
+        """Plan an epoch ahead of time. The partition must not change until ``of`` is called."""
         job, data = self.job, self.job.config.data
         plan = job.dc.plan(epoch)
         batches = training_batches(

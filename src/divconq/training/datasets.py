@@ -1,4 +1,4 @@
-"""The dataset of a run: opened, split and checked."""
+"""Open, split and check the dataset of a run."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from divconq.training.scoring import check_test_images
 
 
 def open_data(config: Config) -> tuple[Dataset, ImageSet | None]:
-    """Return the dataset without the held-out training classes, and these classes or None."""
+    """Return the dataset without the held-out training classes, and the images of these classes or None."""
     data = open_dataset(
         config.data.name,
         root=config.data.root,

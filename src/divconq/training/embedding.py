@@ -30,7 +30,7 @@ def see_features(model: Embedder) -> Forward:
 
 
 def fast_features(model: Embedder) -> Forward:
-    """Return ``see_features`` for a GPU: compiled and captured at its first call, or plain if that fails."""
+    """Return ``see_features`` compiled and captured on its first call, for a GPU. Uses plain code if that fails."""
     plain = see_features(model)
     compiled = torch.compile(plain, dynamic=False)
     captured = Captured(lambda *batch: (compiled(*batch),), model.mean.device)
@@ -54,8 +54,8 @@ def embed(
     """Return the unit vectors normalize(f(x) * mask) of all images, on the device of the model.
 
     ``mask`` None means ones. ``layer="features"`` returns the normalised input of the head instead. ``fast`` is a
-    compiled form of ``see_features``; it only receives full batches. ``progress`` is the title of a progress bar.
-    With several processes, each embeds its share and all of them get the whole result.
+    compiled form of ``see_features``; it receives full batches only. ``progress`` is the title of a progress bar.
+    With several processes, each embeds its share, and all return the whole result.
     """
     was_training, device = model.training, model.mean.device
     model.eval()

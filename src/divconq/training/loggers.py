@@ -1,4 +1,4 @@
-"""TensorBoard and Weights & Biases as loggers of a run; both packages are optional."""
+"""Loggers for TensorBoard and Weights & Biases. Both packages are optional."""
 
 import json
 import secrets
@@ -22,14 +22,14 @@ class Logger(Protocol):
     """Receives the log of a run. An epoch that is logged again after a resume must not appear twice."""
 
     def log(self, epoch: int, figures: Mapping[str, float]) -> None:
-        """Record the values of an epoch permanently."""
+        """Write the values of an epoch."""
 
     def close(self, *, failed: bool) -> None:
         """End the log."""
 
 
 class TensorBoard:
-    """Writes event files to ``RUN/tensorboard``. A new file repeats the log so far and replaces earlier files."""
+    """Writes event files to ``RUN/tensorboard``. Each new file repeats the log so far and replaces the old files."""
 
     def __init__(self, run: Run) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -88,7 +88,7 @@ LOGGERS: dict[str, Callable[[Run], Logger]] = {"tensorboard": TensorBoard, "wand
 
 
 class Loggers:
-    """The named loggers of a run. They receive the log so far, then every new record.
+    """The loggers of a run. Each receives the log so far, then every new record.
 
     A logger that fails is removed with a warning, and training continues. Only the first process has loggers.
     """
@@ -177,7 +177,7 @@ def _check_login() -> None:
 
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a record; nested ones, such as the seconds of each phase, as ``seconds/train``.
+    """Return the numbers of a record; nested names are joined, as in ``seconds/train``.
 
     >>> scalars({"epoch": 2, "k": 4, "loss": 0.5, "seconds": {"train": 1.5}})
     {'k': 4.0, 'loss': 0.5, 'seconds/train': 1.5}

@@ -1,4 +1,4 @@
-"""The NaN guard: stops a run whose loss is not finite, and warns of embeddings that collapse."""
+"""The NaN guard: stops a run whose loss is not finite, and warns when the embeddings collapse."""
 
 import warnings
 
@@ -12,7 +12,7 @@ COLLAPSED = 0.01
 class NaNGuard:
     """Keeps the losses of an epoch on the device and raises FloatingPointError if one is not finite.
 
-    ``before`` holds the losses of the steps that were made before the run was resumed.
+    ``before`` holds the losses of this epoch from before the resume.
 
     >>> guard = NaNGuard(epoch=0, clusters=torch.tensor([0, 1]), device=torch.device("cpu"))
     >>> guard.step(torch.tensor(2.0), torch.tensor(True))
@@ -39,7 +39,7 @@ loss itself failed; lower its scale or margin, or choose another --loss
         self.checks_every_step = device.type == "cpu"  # reading from a GPU would wait for it
 
     def so_far(self) -> Float[Tensor, " done"]:
-        """Return the losses of the steps so far, on the CPU; all of them are finite.
+        """Check the losses of the steps so far and return them on the CPU.
 
         >>> guard = NaNGuard(0, torch.tensor([0, 0]), torch.device("cpu"), before=torch.tensor([2.0]))
         >>> guard.step(torch.tensor(4.0), torch.tensor(True)); guard.so_far()
@@ -49,7 +49,7 @@ loss itself failed; lower its scale or margin, or choose another --loss
         return self.losses[: self.done].cpu()
 
     def step(self, loss: Float[Tensor, ""], finite: Bool[Tensor, ""]) -> None:
-        """Record the loss of a step and whether its embeddings were finite; on a GPU they are read at the end."""
+        """Record the loss of a step and whether its embeddings are finite. On a CPU, also check the loss."""
         self.losses[self.done] = loss
         self.finite[self.done] = finite
         self.done += 1

@@ -1,4 +1,4 @@
-"""Adam for the network. The masks and the loss join it as groups of their own, see ``DivideAndConquer``."""
+"""Adam for the network. ``DivideAndConquer`` adds the masks and the loss as parameter groups."""
 
 from typing import Any, cast
 
@@ -58,7 +58,7 @@ def _norm_parameters(network: nn.Module) -> list[nn.Parameter]:
 
 
 def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Restore the moments; learning rates, weight decays and what depends on the device keep their present values.
+    """Restore the moments. Learning rates, weight decays and device options keep their current values.
 
     >>> adam = make_optimizer(nn.Linear(2, 4), lr=1e-5, weight_decay=1e-3)
     >>> load_optimizer(adam, adam.state_dict())

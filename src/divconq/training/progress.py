@@ -15,7 +15,7 @@ from divconq.distributed import is_first
 class Progress:
     """A progress bar over all epochs, with epoch, K, loss, R@1, images/s and the time left.
 
-    ``done`` is the number of steps that were made before the run was resumed.
+    ``done`` is the number of steps made before the resume.
     """
 
     def __init__(self, epochs: int, steps: int, batch: int, done: int = 0) -> None:
@@ -54,7 +54,7 @@ class Progress:
 
 
 class Clock:
-    """Counts the seconds of each phase, in addition to those ``before``.
+    """Counts the seconds of each phase, starting from those in ``before``.
 
     >>> clock = Clock({"divide": 2.0})
     >>> with clock("train"):

@@ -1,4 +1,4 @@
-"""The global random generators that dropout, losses and miners use: seeding, saving, restoring."""
+"""Seed, save and restore the global random generators, which dropout, losses and miners use."""
 
 import random
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
-    """Return the seed of everything random in an epoch, so that a resumed run draws the same numbers.
+    """Return the random seed of an epoch. A resumed run draws the same numbers.
 
     >>> epoch_seed(0, 3), epoch_seed(1, 3)
     (3, 1000006)
@@ -48,7 +48,7 @@ def generator_states(device: torch.device) -> dict[str, Any]:
 
 
 def set_generator_states(states: dict[str, Any], device: torch.device) -> None:
-    """Restore the states of all generators; that of a GPU only on a GPU."""
+    """Restore the states of all generators, and of the GPU generator if ``device`` is a GPU."""
     torch.set_rng_state(states["torch"])
     name, keys, *rest = states["numpy"]
     np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))

@@ -1,4 +1,4 @@
-"""From a config to the parts of a run; all input is checked before a file is written."""
+"""Build the parts of a run from a config. All input is checked before a file is written."""
 
 from dataclasses import dataclass, replace
 
@@ -32,7 +32,7 @@ ALGORITHM_SETTINGS = (
     *("division", "k_max", "divide_every", "cluster_order", "freeze_backbone_epochs", "finetune_from"),
     *("masks", "overlap_weight", "mask_weight_decay", "mask_split_noise", "mask_reset", "conquer"),
 )  # arguments of DivideAndConquer that have the name of a setting
-COMPILED_VARIANTS = 64  # of each function that one process may compile, for runs with different settings
+COMPILED_VARIANTS = 64  # per function and process, enough for several runs with different settings
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Job:
 
     @property
     def fast(self) -> bool:
-        """Whether the step is compiled and captured."""
+        """Return whether the step is compiled and captured."""
         return self.forward is not None
 
     def step(self) -> TrainingStep:
@@ -68,7 +68,7 @@ class Job:
         return embed_images(self.config, self.model, images, mask, features=features, fast=self.forward)
 
     def embed_to_divide(self, embeddings: Tensor | None = None) -> Tensor | None:
-        """Return what the next division clusters; ``embeddings`` of the training images are used if given."""
+        """Return the vectors that the next division clusters. ``embeddings`` saves an embedding pass."""
         if not self.dc.needs_embeddings:
             return None
         if self.config.division.cluster_on == "features":
@@ -76,14 +76,14 @@ class Job:
         return self.embed(self.train) if embeddings is None else embeddings
 
     def evaluates(self, epoch: int) -> bool:
-        """Whether the model is evaluated after ``epoch``."""
+        """Return whether the model is evaluated after ``epoch``."""
         done = epoch + 1
         return done % self.config.evaluation.every == 0 or done == self.config.optimisation.epochs
 
     def scores(self, train: Tensor | None = None) -> dict[str, float]:
         """Return the retrieval scores of the conquered space on the test classes and held-out classes (``val_...``).
 
-        With the embeddings ``train`` of the training images, also their ``train_recall@1``.
+        If ``train``, the embeddings of the training images, is given, add ``train_recall@1``.
         """
         mask = self.dc.masks.conquer().detach()
         scores = search_scores(
@@ -104,7 +104,7 @@ class Job:
 
 
 def prepare(config: Config) -> Job:
-    """Open the data and build network, algorithm and optimiser; bad input raises ValueError here."""
+    """Open the data and build network, algorithm and optimiser. Raise ValueError for bad input."""
     device = pick_device(config.runtime.device)
     if config.model.import_file is not None:
         import_file(config.model.import_file)
@@ -114,7 +114,7 @@ def prepare(config: Config) -> Job:
         check_test_images(held_out, config.evaluation.ks, config.evaluation.same_camera, called="held-out")
     _check_shares(config.optimisation.batch, data, validation)
     compiles = _compiles(config, device)
-    # The compiler is started and loaded in the background while images are decoded.
+    # The compiler loads in the background while images are decoded.
     with background_work(*(start_compiler, load_compiler) if compiles else ()):
         data, validation = _read(config, data, validation, device)
     torch.manual_seed(config.optimisation.seed)
@@ -137,7 +137,7 @@ def prepare(config: Config) -> Job:
 
 
 def _network(config: Config, device: torch.device, compiles: bool) -> Embedder:
-    """Build the network on its device, with frozen BatchNorm folded away where it is compiled."""
+    """Return the network on its device. If it is compiled, frozen BatchNorm is folded into the convolutions."""
     settings = config.model
     model = make_model(
         settings.backbone,
@@ -151,7 +151,7 @@ def _network(config: Config, device: torch.device, compiles: bool) -> Embedder:
         freeze_batchnorm=settings.freeze_batchnorm,
     )
     if settings.freeze_batchnorm and compiles:
-        side = config.data.image_size  # one image on the CPU: a GPU would first set up its libraries
+        side = config.data.image_size  # one image on the CPU, because the first call on a GPU is slow
         fold_batchnorm_(model, torch.linspace(0, 1, 3 * side * side).view(1, 3, side, side))
     model = model.to(device)
     if not settings.freeze_batchnorm:
@@ -162,7 +162,7 @@ def _network(config: Config, device: torch.device, compiles: bool) -> Embedder:
 def _algorithm(
     config: Config, train: ImageSet, model: Embedder, device: torch.device
 ) -> tuple[DivideAndConquer, Optimizer]:
-    """Build the loss, the optimiser and the algorithm that joins them."""
+    """Return the algorithm with its loss, and the optimiser."""
     settings, training = config.settings(), config.optimisation
     loss = make_loss(
         config.loss.name,
@@ -194,7 +194,7 @@ def _algorithm(
 def _read(
     config: Config, data: Dataset, validation: ImageSet | None, device: torch.device
 ) -> tuple[Dataset, ImageSet | None]:
-    """Decode all images once and place them near the device; without a cache, only check that they are readable."""
+    """Decode all images and move them to a GPU if they fit. Without a cache, only check that they are readable."""
     if config.runtime.cache:
         data = replace(
             data,
@@ -222,7 +222,7 @@ def _check_shares(batch: int, data: Dataset, validation: ImageSet | None) -> Non
 
 
 def _compiles(config: Config, device: torch.device) -> bool:
-    """Whether to compile and capture; BatchNorm that synchronises with other processes cannot be captured."""
+    """Return whether to compile and capture. BatchNorm that synchronises across processes cannot be captured."""
     alone = config.model.freeze_batchnorm or size() == 1
     return config.runtime.compile == "auto" and device.type == "cuda" and alone
 
@@ -240,7 +240,7 @@ def _resident(
 
 
 def _fast_forward(model: Embedder) -> Forward:
-    """Return the compiled embedding pass; code that earlier runs of this process compiled is used again."""
+    """Return the compiled embedding pass. It reuses code that this process compiled before."""
     import torch._dynamo.config
 
     torch._dynamo.config.cache_size_limit = max(COMPILED_VARIANTS, torch._dynamo.config.cache_size_limit)

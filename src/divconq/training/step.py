@@ -1,8 +1,8 @@
 """One training step: embed a batch, compute the loss in its subspace, update the parameters.
 
 On a GPU, network and loss are compiled and the whole step is captured as one CUDA graph; the result is the same up
-to rounding. If the loss cannot be captured, for example because it reads from the device, only the network is
-captured. The same holds for several processes, each of which embeds its share of the batch.
+to rounding. If the loss cannot be captured, for example because it reads from the device, or if several
+processes share the batch, only the network is captured.
 """
 
 import warnings
@@ -28,11 +28,11 @@ Way: TypeAlias = Literal["whole", "network", "plain"]
 
 
 class TrainingStep:
-    """Trains on a batch of images with its labels and its cluster; cluster None is the conquered space.
+    """Trains on a batch of images, labels and cluster. Cluster None means the conquered space.
 
     Returns the loss and whether all embeddings are finite, as tensors on the device. With several processes, each
     passes its share of the images and the labels of the whole batch. With ``fast``, the step tries to capture
-    everything, then the network alone, then runs without capture; ``way`` names the way in use.
+    everything, then only the network, then nothing; ``way`` names the method in use.
 
     >>> from divconq.masks import Masks
     >>> from divconq.model import SmallNet
@@ -64,7 +64,7 @@ class TrainingStep:
             try:
                 return self._fast(x, labels, cluster)
             except (torch.cuda.OutOfMemoryError, ConnectionError):
-                raise  # a slower way would not help
+                raise  # a slower method would not help
             except Exception as error:
                 self._fall_back(error)
         return self._step(partial(self._forward_shared, self.network), x, labels, cluster)
@@ -89,7 +89,7 @@ class TrainingStep:
         return self.objective(f, labels, cluster), f.detach().isfinite().all()
 
     def _fast(self, x: Tensor, labels: Tensor, cluster: Tensor | None) -> Outcome:
-        """Run the captured step for batches of this kind."""
+        """Run the captured step. Each kind of step is captured once: cluster or none, backbone frozen or not."""
         rests = not next(self.model.backbone.parameters()).requires_grad
         kind = (cluster is None, rests)
         if kind not in self.captured:
@@ -97,7 +97,7 @@ class TrainingStep:
         return self.captured[kind](x, labels) if cluster is None else self.captured[kind](x, labels, cluster)
 
     def _capture_whole(self) -> Callable[..., Outcome]:
-        """Capture the step as one graph; network and loss are compiled separately, so that another loss reuses one."""
+        """Capture the step as one graph. Network and loss are compiled separately, so a new loss reuses the network."""
         self.network.compile(dynamic=False)
         loss_of = self._loss
         if isinstance(self.objective.loss, COMPILED_LOSSES):
@@ -113,11 +113,11 @@ class TrainingStep:
         network = Network(self.model, self.network.bf16)
         network.forward = torch.compile(network.forward, dynamic=False)  # type: ignore[method-assign]
         with recovery(self.device):
-            captured = torch.cuda.make_graphed_callables(network, (x.clone(),))  # in the place of forward
+            captured = torch.cuda.make_graphed_callables(network, (x.clone(),))  # replaces forward
         return partial(self._step, partial(self._forward_shared, cast(nn.Module, captured)))
 
     def _fall_back(self, error: Exception) -> None:
-        """Switch to the next slower way and warn once."""
+        """Switch to the next slower method and warn once."""
         self.captured.clear()
         reason = first_line(error)
         if self.way == "whole":

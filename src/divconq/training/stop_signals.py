@@ -20,7 +20,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class StopSignals:
-    """Within ``with``, records SIGINT and SIGTERM, so that the run can stop after its current step.
+    """Context manager that records SIGINT and SIGTERM, so the run can stop after its current step.
 
     A second signal raises ``Stopped`` immediately; so does the first one while ``patient`` is False. Python delivers
     signals to the main thread only: in other threads this class does nothing.
@@ -39,11 +39,11 @@ class StopSignals:
 
     @property
     def wished(self) -> bool:
-        """Whether a signal has asked the run to stop."""
+        """Return whether a signal has asked the run to stop."""
         return self.number is not None
 
     def stopped(self) -> Stopped:
-        """Return the exception to raise after the checkpoint is written."""
+        """Return the exception to raise once the checkpoint is written."""
         return Stopped(self.number or signal.SIGINT)
 
     def __enter__(self) -> "StopSignals":

@@ -23,7 +23,7 @@ def seeded(seed):
 
 
 def images_of(n=30, *, as_map=True):
-    """Smooth pictures, so that rounding makes no large difference."""
+    """Return smooth pictures, so rounding makes no large difference."""
     coarse = torch.rand(n, 3, 6, 6, generator=seeded(0))
     smooth = torch.nn.functional.interpolate(coarse, size=(SIDE, SIDE), mode="bicubic").clamp(0, 1)
     pixels = (255 * smooth).byte().permute(0, 2, 3, 1).contiguous()
@@ -39,7 +39,7 @@ def plan_of(steps=6, batch=8, n=30):
 
 
 def plain_loop(images, plan, changes, seed):
-    """The same, one batch after the other."""
+    """Yield the expected batches, one after the other."""
     generator, batches = seeded(seed), []
     for cluster, index in plan:
         pixels, aspect = images.store.load(index), images.store.aspect[index]
@@ -53,7 +53,7 @@ def plain_loop(images, plan, changes, seed):
 
 @pytest.mark.parametrize("name", AUGMENTATIONS)
 @pytest.mark.parametrize("as_map", [True, False])
-def test_batches_are_those_of_a_plain_loop(name, as_map):
+def test_batches_equal_plain_loop(name, as_map):
     images, plan, changes = images_of(as_map=as_map), plan_of(), make_augmentation(name, "random_resized")
     batches = list(training_batches(images, plan, changes, seed=5, device=CPU, **SIZES))
     expected = plain_loop(images, plan, changes, 5)
@@ -67,7 +67,7 @@ def test_batches_are_those_of_a_plain_loop(name, as_map):
 
 @pytest.mark.parametrize("name", AUGMENTATIONS)
 @pytest.mark.parametrize("crop", ["random", "random_resized"])
-def test_batches_from_a_step_on_are_the_last_of_all_and_no_other_is_read(name, crop):
+def test_start_skips_steps_without_reading_their_images(name, crop):
     read = []
 
     class Store(InMemory):
@@ -87,7 +87,7 @@ def test_batches_from_a_step_on_are_the_last_of_all_and_no_other_is_read(name, c
             assert all(map(torch.equal, batch, expected))
 
 
-def test_chosen_images_keep_their_own_labels_and_shapes():
+def test_subset_keeps_labels_and_aspects():
     images = subset(images_of(), torch.arange(30) % 3 == 0)
     plan = plan_of(n=10)
     batches = list(training_batches(images, plan, AUGMENTATIONS["none"], seed=5, device=CPU, **SIZES))
@@ -98,7 +98,7 @@ def test_chosen_images_keep_their_own_labels_and_shapes():
         assert torch.equal(y, labels)
 
 
-def test_another_seed_draws_other_numbers():
+def test_seeds_give_different_batches():
     images, plan = images_of(), plan_of()
     first, again, other = (
         torch.stack(
@@ -115,7 +115,7 @@ def test_another_seed_draws_other_numbers():
     assert not torch.equal(first, other)
 
 
-def test_another_view_takes_the_place_of_augment():
+def test_view_replaces_augment():
     seen = []
 
     def view(pixels, aspect, draws, size, resize):
@@ -131,7 +131,7 @@ def test_another_view_takes_the_place_of_augment():
         assert torch.equal(x, images.store.load(index).float().mean(dim=(1, 2, 3)))
 
 
-def test_the_next_batch_is_read_while_the_last_is_used():
+def test_next_batch_is_read_in_background():
     second = threading.Event()
 
     class Store(InMemory):
@@ -147,11 +147,11 @@ def test_the_next_batch_is_read_while_the_last_is_used():
     assert [images.unique().tolist() for images in reading] == [[1], [2]]
 
 
-def test_nothing_to_read():
+def test_read_ahead_without_batches():
     assert list(read_ahead(images_of().store, [], CPU)) == []
 
 
-def test_an_image_that_cannot_be_read_is_told():
+def test_read_error_is_raised():
     class Broken(InMemory):
         def load(self, index):
             raise ValueError("no such image")
@@ -166,7 +166,7 @@ def test_an_image_that_cannot_be_read_is_told():
 
 @pytest.fixture
 def stores(monkeypatch):
-    """The same images on the device, in pinned memory and in the memory map."""
+    """Return the same images on the device, in pinned memory and in the memory map."""
     images, found = images_of(), {}
     for name, free in (("device", (10**12, 0)), ("pinned", (0, 10**12)), ("map", (0, 0))):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free[0], 10**12))
@@ -180,7 +180,7 @@ def stores(monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", AUGMENTATIONS)
-def test_batches_are_the_same_wherever_the_images_are(stores, name):
+def test_batches_do_not_depend_on_placement(stores, name):
     plan, changes = plan_of(), make_augmentation(name, "random_resized")
     expected = plain_loop(images_of(), plan, changes, 5)
     batches = {
@@ -203,7 +203,7 @@ def test_batches_are_the_same_wherever_the_images_are(stores, name):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("where", ["device", "pinned", "map"])
-def test_a_slow_user_finds_every_batch_as_it_was_made(stores, where):
+def test_batches_are_not_overwritten_while_in_use(stores, where):
     plan, changes = plan_of(steps=20, batch=16), make_augmentation("geom+color", "random_resized")
     device = torch.device("cuda")
     work = torch.rand(4096, 4096, device=device)
@@ -225,8 +225,8 @@ def test_a_slow_user_finds_every_batch_as_it_was_made(stores, where):
 
 
 @pytest.mark.gpu
-def test_work_ahead_waits_for_what_is_used():
-    """Batches that are written into the same two places, as the allocator would."""
+def test_work_ahead_waits_until_memory_is_free():
+    """The batches reuse two buffers, as the allocator would."""
     device = torch.device("cuda")
     places = torch.zeros(2, 1 << 20, device=device)
     work = torch.rand(4096, 4096, device=device)
@@ -245,7 +245,7 @@ def test_work_ahead_waits_for_what_is_used():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("where", ["device", "pinned"])
-def test_no_waiting_inside_an_epoch(stores, where):
+def test_epoch_does_not_synchronise_with_device(stores, where):
     plan, changes = plan_of(steps=10), make_augmentation("color-heavy", "random_resized")
     batches = training_batches(stores[where], plan, changes, seed=5, device=torch.device("cuda"), **SIZES)
     next(batches)
@@ -258,7 +258,7 @@ def test_no_waiting_inside_an_epoch(stores, where):
 
 
 @pytest.mark.gpu
-def test_a_second_epoch_follows_the_first(stores):
+def test_two_epochs_in_a_row(stores):
     plan, changes = plan_of(), AUGMENTATIONS["standard"]
     images = replace(stores["device"])
     epochs = [

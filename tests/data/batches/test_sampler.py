@@ -13,7 +13,7 @@ from divconq.data.batches.sampler import plan_epoch
 
 
 def make(sizes, k, seed):
-    """Classes of the given sizes, their images in random order and in random clusters."""
+    """Return classes of the given sizes, with images in random order and random clusters."""
     rng = np.random.default_rng(seed)
     classes = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
     return torch.from_numpy(classes), torch.from_numpy(rng.integers(0, k, len(classes)))
@@ -44,7 +44,7 @@ def solve(problem):
 
 
 def members(classes, clusters):
-    """{cluster: {class: [image, ...]}}."""
+    """Return {cluster: {class: [image, ...]}}."""
     found = {}
     for image, (klass, cluster) in enumerate(zip(classes.tolist(), clusters.tolist(), strict=True)):
         found.setdefault(cluster, {}).setdefault(klass, []).append(image)
@@ -52,7 +52,7 @@ def members(classes, clusters):
 
 
 def drawable(classes, clusters, m):
-    """The same, without clusters that cannot be used and, with ``m``, without images that have no positive."""
+    """Return ``members`` without unusable clusters and, with ``m``, without images that have no positive."""
     found = {}
     for cluster, groups in members(classes, clusters).items():
         pairs = {klass: images for klass, images in groups.items() if len(images) >= 2}
@@ -77,7 +77,7 @@ def expected_steps(steps, weights, epoch):
 
 
 def check_even(hands, images):
-    """Of each image as many as of any other, more or less one; in every hand and over all of them."""
+    """Check that image counts differ by at most one, in every hand and over all hands."""
     for hand in [*hands, list(itertools.chain(*hands))]:
         counts = Counter(hand)
         assert set(counts) <= set(images)
@@ -85,7 +85,7 @@ def check_even(hands, images):
 
 
 def shares(sizes, steps, count):
-    """``steps * count`` places in proportion to size, where nobody can use more than ``steps``."""
+    """Return ``steps * count`` places in proportion to size, at most ``steps`` for each class."""
     full = set()
     while True:
         free = sum(size for klass, size in sizes.items() if klass not in full)
@@ -99,7 +99,7 @@ def shares(sizes, steps, count):
 
 
 def check_groups(batches, pools, g, m, classes):
-    """A cluster's batches, each of ``g`` groups of ``m`` images of one class."""
+    """Check that each batch of a cluster has ``g`` groups of ``m`` images of one class."""
     always, sometimes = divmod(g, len(pools))
     hands = {klass: [] for klass in pools}
     for batch in batches:
@@ -156,7 +156,7 @@ def test_plan(problem):
 
 @settings(deadline=None, max_examples=50)
 @given(problems())
-def test_round_robin_goes_round_while_steps_are_left(problem):
+def test_round_robin_order(problem):
     if not drawable(*problem["data"], problem["per_class"]):
         return
     plan = solve({**problem, "order": "round_robin"})
@@ -183,20 +183,20 @@ def test_deterministic_and_different_between_epochs_and_seeds(m):
     assert not torch.equal(plan().clusters, plan(epoch=1).clusters)
 
 
-def test_one_cluster_sees_every_image_in_every_epoch():
+def test_one_cluster_draws_every_image_in_every_epoch():
     classes, clusters = make([1, 2, 3, 4, 5, 6, 7], 1, seed=0)
     for epoch in range(5):
         plan = plan_epoch(classes, clusters, 1, batch=6, seed=0, epoch=epoch)
         assert set(plan.indices.flatten().tolist()) == set(range(len(classes)))
 
 
-def test_classes_that_fill_their_groups_are_seen_whole():
+def test_per_class_plan_draws_every_image():
     classes, clusters = make([2, 4, 6, 8] * 10, 1, seed=0)
     plan = plan_epoch(classes, clusters, 1, batch=20, per_class=2, seed=0, epoch=3)
     assert sorted(plan.indices.flatten().tolist()) == list(range(len(classes)))
 
 
-def test_clusters_take_turns_when_there_are_more_of_them_than_steps():
+def test_more_clusters_than_steps_take_turns_over_epochs():
     classes = torch.arange(2).repeat_interleave(2).repeat(5)
     clusters = torch.arange(5).repeat_interleave(4)
     for first in range(4):
@@ -207,7 +207,7 @@ def test_clusters_take_turns_when_there_are_more_of_them_than_steps():
         assert {cluster for epoch in served for cluster in epoch} == set(range(5))
 
 
-def test_shuffles_are_fair():
+def test_pairs_share_a_batch_with_expected_probability():
     """Any two of six images share a batch of three with probability 2 / 5."""
     classes = torch.tensor([0, 0, 0, 1, 1, 1])
     together = torch.zeros(6, 6)
@@ -220,7 +220,7 @@ def test_shuffles_are_fair():
 
 
 def test_images_are_drawn_equally_often_on_average():
-    """A class of s images deserves s / 2 groups, which must be rounded at random where s is odd."""
+    """A class of s images has a share of s / 2 groups, rounded at random if s is odd."""
     sizes = [2, 3, 4, 5, 6, 7, 8, 7]
     classes, clusters = make(sizes, 1, seed=0)
     count = torch.zeros(len(classes))

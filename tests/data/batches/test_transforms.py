@@ -21,14 +21,14 @@ def noise(n, side, seed=0):
 
 
 def smooth(side):
-    """A few waves: the same, but for rounding, however it is interpolated."""
+    """Return a few waves, which all interpolations reproduce up to rounding."""
     t = torch.linspace(0, 1, side)
     waves = [torch.sin(a * t[:, None] + b * t[None, :] + c) for a, b, c in ((5, 3, 0), (2, 7, 1), (6, 6, 2))]
     return ((torch.stack(waves, dim=-1) * 0.5 + 0.5) * 255).round().to(torch.uint8)[None]
 
 
 def still(n=1, **changes):
-    """Numbers that change nothing, but for the changes; they crop in the middle."""
+    """Return draws for a central crop without augmentation, except for ``changes``."""
     nothing = draw(n, AUGMENTATIONS["none"], generator=seeded())
     return replace(nothing, **{name: torch.as_tensor(value) for name, value in changes.items()})
 
@@ -52,7 +52,7 @@ def test_random_crop_is_a_slice(side, flip):
         assert torch.equal(got[i], TF.hflip(expected) if flip else expected)
 
 
-def test_random_crop_reaches_every_offset_and_no_other():
+def test_random_crop_draws_exactly_the_valid_offsets():
     ramp = torch.arange(12, dtype=torch.uint8).expand(12, 12)  # value = column
     images = torch.stack([ramp, ramp.T, ramp], dim=2).expand(2000, -1, -1, -1)
     got = augment(images, torch.ones(2000), draw(2000, Augmentation(), generator=seeded()), 8, 12)
@@ -71,7 +71,7 @@ def test_none_is_the_central_crop():
 
 
 @pytest.mark.parametrize("aspect", [0.5, 1.5])
-def test_crop_is_drawn_in_true_geometry(aspect):
+def test_crop_uses_original_aspect(aspect):
     images = noise(2, 64)
     wide, tall = int(64 * max(1, aspect)), int(64 * max(1, 1 / aspect))
     whole = F.interpolate(as_float(images), (tall, wide), mode="bilinear", align_corners=False)
@@ -81,7 +81,7 @@ def test_crop_is_drawn_in_true_geometry(aspect):
 
 
 def first_that_fits(area, ratio, width, height):
-    """The size of a random_resized crop, and whether it must be central."""
+    """Return the size of a random_resized crop, and whether it must be central."""
     for share, r in zip(area, ratio, strict=True):
         w, h = math.sqrt(share * width * height * r), math.sqrt(share * width * height / r)
         if w <= width and h <= height:
@@ -119,7 +119,7 @@ def test_random_resized_box(scale):
 
 
 def slow_warp(image, aspect, draws, i, size, resize):
-    """One image, one pixel after another, one change after another, undone from the last to the first."""
+    """Warp one image pixel by pixel, and undo the changes from the last to the first."""
     side = image.shape[0]
     width, height = int(resize * max(1, aspect) + 1e-3), int(resize * max(1, 1 / aspect) + 1e-3)
     if draws.area is None:
@@ -175,7 +175,7 @@ def test_warp_against_plain_loops(crop):
         torch.testing.assert_close(got[i], expected, atol=2e-4, rtol=0)
 
 
-def test_rotation_is_torchvisions():
+def test_rotation_equals_torchvision():
     images = smooth(64)
     for degrees in (-45.0, 20.0, 45.0):
         got = augment(images, torch.ones(1), still(angle=[math.radians(degrees)]), 64, 64)
@@ -183,7 +183,7 @@ def test_rotation_is_torchvisions():
         torch.testing.assert_close(got[..., 16:48, 16:48], expected[..., 16:48, 16:48], atol=1e-3, rtol=0)
 
 
-def test_shift_is_torchvisions():
+def test_shift_equals_torchvision():
     images = noise(1, 32)
     got = augment(images, torch.ones(1), still(shift=[[3 / 32, -2 / 32]]), 32, 32)
     expected = TF.affine(as_float(images), angle=0.0, translate=[3, -2], scale=1.0, shear=[0.0])
@@ -200,7 +200,7 @@ def test_border_is_reflected():
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_the_ways_to_interpolate_agree(exact):
+def test_sample_and_gather_agree(exact):
     images = noise(3, 20)
     points = 0.5 + 19 * torch.rand(3, 9, 11, 2, generator=seeded())
     points[0, 0, :4] = torch.tensor([[0.5, 0.5], [19.5, 19.5], [0.5, 19.5], [7.5, 3.5]])
@@ -221,7 +221,7 @@ def test_box_blur_is_the_mean_of_a_box():
         torch.testing.assert_close(got[i : i + 1], F.avg_pool2d(padded, box, stride=1), atol=1e-6, rtol=0)
 
 
-def test_box_blur_looks_beyond_the_crop():
+def test_box_blur_reads_pixels_outside_the_crop():
     images = noise(1, 16)
     whole = augment(images, torch.ones(1), still(1, blur=[7]), 16, 16)
     assert torch.equal(augment(images, torch.ones(1), still(1, blur=[7]), 8, 16), whole[:, :, 4:12, 4:12])
@@ -264,7 +264,7 @@ def test_numbers_of_holes():
         ("hue", [-0.1, 0.0, 0.1], TF.adjust_hue),
     ],
 )
-def test_colours_are_torchvisions(name, factors, reference):
+def test_colours_equal_torchvision(name, factors, reference):
     images = noise(3, 16)
     images[:, :4] = images[:, :4, :, :1]  # some pixels without colour
     images[:, 4:6] = 0
@@ -273,7 +273,7 @@ def test_colours_are_torchvisions(name, factors, reference):
         torch.testing.assert_close(got[i], reference(as_float(images)[i], factor), atol=1e-5, rtol=0)
 
 
-def test_grey_is_torchvisions():
+def test_grey_equals_torchvision():
     images = noise(2, 16)
     got = augment(images, torch.ones(2), still(2, grey=[True, False]), 16, 16)
     x = as_float(images)
@@ -305,7 +305,7 @@ def test_each_change_has_its_probability(name):
             assert on.float().mean().item() == pytest.approx(probability, abs=0.03)
 
 
-def test_presets_are_the_papers():
+def test_augmentations_equal_the_paper():
     def changes(name):
         return {
             f: getattr(AUGMENTATIONS[name], f)
@@ -391,8 +391,8 @@ def test_results_stay_in_range(crop, fill):
 
 
 @pytest.mark.parametrize("crop", ["random", "random_resized"])
-def test_nothing_waits_for_the_device(crop):
-    """The meta device has no values: whatever looks at one, or whose shape depends on one, fails."""
+def test_augment_does_not_synchronise_with_device(crop):
+    """The meta device has no values: code that reads one, or whose shape depends on one, fails."""
     images, aspect = noise(3, 32).to("meta"), torch.ones(3, device="meta")
     draws = draw(3, replace(ALL, crop=crop), generator=seeded()).to("meta")
     assert all(getattr(draws, f.name) is None or getattr(draws, f.name).is_meta for f in fields(draws))
@@ -401,7 +401,7 @@ def test_nothing_waits_for_the_device(crop):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("crop", ["random", "random_resized"])
-def test_the_same_on_cuda(crop):
+def test_cuda_equals_cpu(crop):
     images, aspect = noise(8, 64), torch.linspace(0.5, 2, 8)
     draws = draw(8, replace(ALL, crop=crop), generator=seeded())
     here = augment(images, aspect, draws, 48, 64)

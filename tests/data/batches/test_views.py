@@ -19,7 +19,7 @@ def test_shown_side_undoes_stored_side():
 
 
 @pytest.mark.parametrize(("length", "to"), [(64, 80), (64, 64), (100, 80), (401, 80), (7, 9), (1, 5)])
-def test_lanczos_is_pillows(length, to):
+def test_lanczos_equals_pillow(length, to):
     rows = np.random.default_rng(0).random((1, length)).astype(np.float32)
     expected = np.asarray(Image.fromarray(rows).resize((to, 1), Image.Resampling.LANCZOS))[0]
     assert np.allclose(lanczos(length, to).numpy() @ rows[0], expected, atol=1e-5)
@@ -27,7 +27,7 @@ def test_lanczos_is_pillows(length, to):
 
 
 @pytest.mark.parametrize("side", [64, 50])
-def test_the_view_copies_where_nothing_is_resized(side):
+def test_view_without_resizing_copies_pixels(side):
     images = noise(3, side)
     got = view(images, torch.ones(3), 40, side)
     edge = (side - 40) // 2
@@ -36,8 +36,8 @@ def test_the_view_copies_where_nothing_is_resized(side):
 
 
 @pytest.mark.parametrize("aspect", [1.0, 1.25, 0.8, 1.2])
-def test_the_view_undoes_the_squash(aspect):
-    """As long as nothing was lost, that is, the long side is at most S; here up to the rounding of pixels."""
+def test_view_inverts_the_resampling_to_a_square(aspect):
+    """If the long side is at most S, nothing is lost except the rounding of pixels."""
     resize, size = 64, 56
     width, height = (int(length) for length in true_size(torch.tensor([aspect], dtype=torch.float64), resize))
     true = np.random.default_rng(0).integers(60, 196, (height, width, 3), dtype=np.uint8)
@@ -50,7 +50,7 @@ def test_the_view_undoes_the_squash(aspect):
 
 
 def rough_photo(height, width):
-    """Noise whose spectrum falls like that of photographs."""
+    """Return noise with the spectrum of photographs."""
     rng = np.random.default_rng(0)
     y, x = np.fft.fftfreq(height)[:, None] * height, np.fft.fftfreq(width)[None] * width
     spectrum = np.fft.fft2(rng.standard_normal((3, height, width))) / np.maximum(1, np.hypot(x, y)) ** 1.5
@@ -60,7 +60,7 @@ def rough_photo(height, width):
 
 
 def sharp_photo(height, width):
-    """Rectangles on rectangles."""
+    """Return a picture of overlapping rectangles."""
     rng = np.random.default_rng(0)
     canvas = np.zeros((height, width, 3), np.uint8)
     for _ in range(150):
@@ -74,8 +74,8 @@ def sharp_photo(height, width):
 @pytest.mark.parametrize(
     ("height", "width"), [(256, 340), (512, 512), (600, 800), (500, 375), (500, 1000), (700, 690), (120, 150)]
 )
-def test_the_view_is_torchvisions_of_the_file(photo, height, width, tmp_path):
-    """On average less than half a grey level of 255 away; less than one if the long side did not fit into S."""
+def test_view_is_close_to_torchvision(photo, height, width, tmp_path):
+    """The mean difference is below half a grey level of 255, or below one if the long side exceeds S."""
     image = photo(height, width)
     image.save(tmp_path / "0.png")
     stored = torch.from_numpy(decode(tmp_path / "0.png", stored_side(256)).copy())[None]
@@ -85,7 +85,7 @@ def test_the_view_is_torchvisions_of_the_file(photo, height, width, tmp_path):
     assert (got - expected).abs().mean() < (0.5 if fits else 1.0) / 255
 
 
-def test_very_long_images_are_seen_too(tmp_path):
+def test_view_of_very_long_images(tmp_path):
     image = Image.linear_gradient("L").resize((4000, 20)).convert("RGB")
     image.save(tmp_path / "0.png")
     stored = torch.from_numpy(decode(tmp_path / "0.png", 20).copy())[None]
@@ -95,7 +95,7 @@ def test_very_long_images_are_seen_too(tmp_path):
     assert 0 < got.mean() < 1
 
 
-def test_each_image_is_seen_through_its_own_matrices():
+def test_each_image_uses_its_own_matrices():
     images, aspect = noise(5, 20), torch.tensor([1.0, 1.5, 0.7, 1.5, 3.0])
     views = Views(aspect, size=12, resize=16, side=20, device=torch.device("cpu"))
     order = torch.tensor([3, 0, 4, 4, 2])
@@ -106,7 +106,7 @@ def test_each_image_is_seen_through_its_own_matrices():
 
 
 @pytest.mark.parametrize("fill", [0, 255])
-def test_the_view_stays_in_range(fill):
+def test_view_stays_in_range(fill):
     images = noise(40, 32)
     images[::2] = fill
     got = view(images, torch.linspace(0.3, 3, 40), 24, 32)
@@ -115,13 +115,13 @@ def test_the_view_stays_in_range(fill):
     assert got.max() <= 1
 
 
-def test_a_crop_larger_than_the_image_is_refused():
+def test_crop_larger_than_image_is_refused():
     with pytest.raises(ValueError, match="at least the size of the crop, 24, got 20; use 24 or more"):
         view(noise(1, 32), torch.ones(1), 24, 20)
 
 
 @pytest.mark.gpu
-def test_the_view_is_the_same_on_cuda():
+def test_view_on_cuda_equals_cpu():
     images, aspect = noise(8, 80), torch.linspace(0.5, 2, 8)
     there = view(images.cuda(), aspect.cuda(), 56, 64).float().cpu()
     assert (there - view(images, aspect, 56, 64)).abs().max() < 4e-3

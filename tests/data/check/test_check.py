@@ -28,7 +28,7 @@ def save(path, image=None, **options):
 
 
 def photos(root, layout, seed=0):
-    """A folder of splits of classes, every image different."""
+    """Write a folder of splits and classes, in which all images differ."""
     for split, classes in layout.items():
         for name, count in classes.items():
             for i in range(count):
@@ -46,7 +46,7 @@ def checked(path):
 
 
 def found(report):
-    """What was found at all, as kind: count."""
+    """Return the findings as {kind: count}, without zeros."""
     return {kind: finding.count for kind, finding in report.findings.items() if finding.count}
 
 
@@ -58,7 +58,7 @@ def whole(suffix, **options):
 
 
 def cut(suffix, keep, **options):
-    """The first bytes of an image file."""
+    """Return a writer of the first bytes of an image file."""
 
     def make(file):
         file = whole(suffix, **options)(file)
@@ -79,7 +79,7 @@ def holding(suffix, content):
 
 
 def damaged(suffix, at):
-    """An image file with 40 bytes overwritten."""
+    """Return a writer of an image file with 40 bytes overwritten."""
 
     def make(file):
         file = whole(suffix)(file)
@@ -113,7 +113,7 @@ def grey_16_bits(suffix):
 
 
 def colour_16_bits(file):
-    """A PNG of 16 bits a channel, which the library that reads images cannot write."""
+    """Write a PNG with 16 bits per channel, which Pillow cannot write."""
     import struct
     import zlib
 
@@ -132,7 +132,7 @@ def colour_16_bits(file):
 
 
 def with_preview(file):
-    """A photo with a second, small picture in it, as phones take them."""
+    """Write a photo with a small preview inside, as phones do."""
     file = file.with_suffix(".jpg")
     noise(0).save(file, "MPO", save_all=True, append_images=[noise(1, 8, 8)])
     return file
@@ -205,7 +205,7 @@ def test_one_file_in_a_folder(tmp_path, name):
     assert (sentence in report.problems) == (kind in BROKEN)
 
 
-def test_a_file_can_be_odd_in_several_ways(tmp_path):
+def test_one_file_can_have_several_findings(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 3
     file = save(tmp_path / "0.webp", noise(0, channels=4), exif=exif)
@@ -213,7 +213,7 @@ def test_a_file_can_be_odd_in_several_ways(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_file_that_may_not_be_read(tmp_path):
+def test_file_without_read_permission_is_unreadable(tmp_path):
     file = save(tmp_path / "0.png")
     file.chmod(0)
     assert kinds_of_file(file) == ("unreadable",)
@@ -228,7 +228,7 @@ def test_training_still_refuses_broken_files(tmp_path):
         open_dataset(str(tmp_path))
 
 
-def test_first_three_and_how_many(tmp_path):
+def test_finding_lists_first_three_and_count(tmp_path):
     fine(tmp_path)
     for i in range(5):
         (tmp_path / "train" / "ant" / f"x{i}.png").touch()
@@ -242,8 +242,8 @@ def test_first_three_and_how_many(tmp_path):
 # Duplicates
 
 
-def test_equal_images_of_random_folders(tmp_path):
-    """Against all pairs of files compared byte by byte."""
+def test_duplicates_equal_bytewise_comparison(tmp_path):
+    """Compare with a bytewise comparison of all pairs of files."""
     for seed in range(6):
         root, random = tmp_path / str(seed), np.random.default_rng(seed)
         splits = ("train", "test") if seed % 2 else ("train", "query", "gallery")
@@ -397,7 +397,7 @@ def test_query_classes_that_the_gallery_lacks():
 
 @pytest.mark.parametrize("gallery", [False, True])
 def test_queries_without_positive(gallery):
-    """Against every query compared with every image."""
+    """Compare with a loop over all queries and images."""
     random = np.random.default_rng(0)
     for _ in range(30):
         query = "".join(random.choice(list("cdefgh"), 5))
@@ -431,7 +431,7 @@ def test_queries_without_positive_by_another_camera():
     assert check_dataset(data, workers=2).findings["queries_without_positive"].examples == ["c0"]
 
 
-def test_nothing_by_another_camera_is_a_problem():
+def test_no_positive_from_another_camera_is_a_problem():
     data = labelled("aabb", "ccdd")
     data = dataclasses.replace(data, test=seen_by(data.test, [0, 0, 0, 0]))
     (problem,) = check_dataset(data, workers=2).problems

@@ -46,7 +46,7 @@ def chunks_of_three(monkeypatch):
 
 @pytest.fixture
 def decoded(monkeypatch):
-    """The names of the files that were decoded; ``decoded.fail`` maps names to what happens instead."""
+    """Record the names of decoded files. ``decoded.fail`` maps file names to exceptions to raise."""
     real = decoding.decode
     record = types.SimpleNamespace(names=[], fail={})
 
@@ -78,7 +78,7 @@ FINISHED = [".json", ".lock", ".u8"]
 # The same pixels
 
 
-def test_same_as_decoding(photos, store, capsys):
+def test_cached_images_equal_decoded_images(photos, store, capsys):
     images = opened(photos)
     copy = cached(images, store)
     assert isinstance(copy.store, Cached)
@@ -92,7 +92,7 @@ def test_same_as_decoding(photos, store, capsys):
     assert said.startswith("decoding 10 images, once: 1.92 kB to write to ")
 
 
-def test_one_file_of_squares_in_order(photos, store):
+def test_cache_file_holds_squares_in_order(photos, store):
     images = opened(photos)
     cached(images, store)
     (file,) = store.glob("*.u8")
@@ -104,7 +104,7 @@ def test_one_file_of_squares_in_order(photos, store):
 @pytest.mark.parametrize(
     "index", [[], [4], [9, 0, 3, 3, 7], [2, 3, 4, 5], [5, 4, 3], [0, 2, 4], list(range(10)), [-1, 0, 1]]
 )
-def test_any_order_of_images(photos, store, index):
+def test_load_returns_images_in_index_order(photos, store, index):
     images = opened(photos)
     got = cached(images, store).store.load(torch.tensor(index, dtype=torch.int64))
     expected = everything(images)
@@ -113,7 +113,7 @@ def test_any_order_of_images(photos, store, index):
         assert torch.equal(got[row], expected[i])
 
 
-def test_a_batch_is_a_copy(photos, store):
+def test_load_returns_a_copy(photos, store):
     pixels = cached(opened(photos), store).store
     for index in (torch.arange(4), torch.tensor([3, 1])):
         before = pixels.load(index)
@@ -121,24 +121,24 @@ def test_a_batch_is_a_copy(photos, store):
         assert torch.equal(pixels.load(index), before)
 
 
-def test_an_image_that_is_not_there(photos, store):
+def test_index_out_of_range_raises_index_error(photos, store):
     pixels = cached(opened(photos), store).store
     for index in (torch.tensor([10]), torch.tensor([3, 12]), torch.tensor([8, 9, 10])):
         with pytest.raises(IndexError):
             pixels.load(index)
 
 
-def test_images_in_memory_stay_as_they_are(store):
+def test_images_in_memory_are_not_cached(store):
     pixels = InMemory(torch.zeros(1, 8, 8, 3, dtype=torch.uint8))
     images = ImageSet(pixels, torch.tensor([0]), ("a",), ("1",))
     assert cached(images, store).store is images.store
     assert not store.exists()
 
 
-# What is decoded, and when
+# When images are decoded
 
 
-def test_the_second_time_nothing_is_decoded_or_written(photos, store, decoded, capsys):
+def test_second_open_decodes_and_writes_nothing(photos, store, decoded, capsys):
     first = everything(cached(opened(photos), store))
     times = {file: file.stat().st_mtime_ns for file in store.iterdir()}
     decoded.names.clear()
@@ -149,7 +149,7 @@ def test_the_second_time_nothing_is_decoded_or_written(photos, store, decoded, c
     assert {file: file.stat().st_mtime_ns for file in store.iterdir()} == times
 
 
-def test_a_changed_file_is_noticed(photos, store, decoded):
+def test_changed_file_is_decoded_again(photos, store, decoded):
     before = everything(cached(opened(photos), store))
     write(photos / "3.png", seed=13)
     decoded.names.clear()
@@ -159,7 +159,7 @@ def test_a_changed_file_is_noticed(photos, store, decoded):
     assert [i for i in range(10) if not torch.equal(before[i], after[i])] == [3]
 
 
-def test_a_file_of_another_time_is_noticed(photos, store, decoded):
+def test_file_with_new_mtime_is_decoded_again(photos, store, decoded):
     cached(opened(photos), store)
     os.utime(photos / "5.png", ns=(1, 1))
     decoded.names.clear()
@@ -167,7 +167,7 @@ def test_a_file_of_another_time_is_noticed(photos, store, decoded):
     assert decoded.names == ["5.png"]
 
 
-def test_an_added_and_a_removed_file_are_noticed(photos, store, decoded):
+def test_added_or_removed_file_gives_new_cache(photos, store, decoded):
     cached(opened(photos), store)
     decoded.names.clear()
     write(photos / "35.png", seed=35)
@@ -182,7 +182,7 @@ def test_an_added_and_a_removed_file_are_noticed(photos, store, decoded):
     assert len(list(store.glob("*.u8"))) == 3
 
 
-def test_another_side_is_another_file(photos, store, decoded):
+def test_each_image_size_has_its_own_cache(photos, store, decoded):
     cached(opened(photos), store)
     decoded.names.clear()
     larger = cached(opened(photos, size=12), store)
@@ -191,7 +191,7 @@ def test_another_side_is_another_file(photos, store, decoded):
     assert len(list(store.glob("*.u8"))) == 2
 
 
-def test_another_box_is_another_image(photos, store):
+def test_each_box_has_its_own_cache(photos, store):
     whole = opened(photos)
     box = torch.tensor([[1.0, 2.0, 6.0, 8.0]]).repeat(10, 1)
     boxed = replace(whole, store=replace(whole.store, boxes=box))
@@ -202,7 +202,7 @@ def test_another_box_is_another_image(photos, store):
     assert len(list(store.glob("*.u8"))) == 3
 
 
-def test_the_order_of_the_files_matters(photos, store, decoded):
+def test_cache_follows_file_order(photos, store, decoded):
     images = opened(photos)
     cached(images, store)
     backwards = replace(images, store=replace(images.store, files=images.store.files[::-1]))
@@ -211,7 +211,7 @@ def test_the_order_of_the_files_matters(photos, store, decoded):
     assert decoded.names == []  # copied from the first
 
 
-def test_files_of_others_do_no_harm(photos, store):
+def test_foreign_files_in_cache_folder_are_ignored(photos, store):
     store.mkdir()
     (store / "notes.json").write_text("no JSON")
     (store / "list.json").write_text("[1, 2]")
@@ -225,7 +225,7 @@ def test_files_of_others_do_no_harm(photos, store):
 
 
 @pytest.mark.usefixtures("chunks_of_three")
-def test_an_interrupted_build_continues(photos, store, decoded, capsys):
+def test_interrupted_build_continues(photos, store, decoded, capsys):
     images = opened(photos)
     decoded.fail["7.png"] = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
@@ -243,7 +243,7 @@ def test_an_interrupted_build_continues(photos, store, decoded, capsys):
 
 @pytest.mark.usefixtures("chunks_of_three")
 @pytest.mark.parametrize("lost", ["partial", "done"])
-def test_a_build_of_which_a_part_is_lost_begins_anew(photos, store, decoded, lost):
+def test_build_restarts_if_a_partial_file_is_lost(photos, store, decoded, lost):
     decoded.fail["7.png"] = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         cached(opened(photos), store)
@@ -257,7 +257,7 @@ def test_a_build_of_which_a_part_is_lost_begins_anew(photos, store, decoded, los
 
 
 @pytest.mark.usefixtures("chunks_of_three")
-def test_unreadable_images_are_listed_and_the_others_kept(photos, store, decoded):
+def test_unreadable_images_are_listed_and_others_are_kept(photos, store, decoded):
     for name in ("1.png", "2.jpg", "5.png", "9.png"):
         decoded.fail[name] = UnreadableError(photos / name, "broken")
     with pytest.raises(
@@ -283,7 +283,7 @@ def test_unreadable_images_are_listed_and_the_others_kept(photos, store, decoded
     assert kinds(store) == [".json", ".lock", ".lock", ".u8"]  # what was left unfinished is gone
 
 
-def test_a_file_that_has_vanished_is_listed(photos, store):
+def test_missing_file_is_listed(photos, store):
     images = opened(photos)
     (photos / "4.jpg").unlink()
     with pytest.raises(ValueError, match=r"got 1 of 10 that are not: \S*4\.jpg \(No such file .*\); remove"):
@@ -291,7 +291,7 @@ def test_a_file_that_has_vanished_is_listed(photos, store):
 
 
 @pytest.mark.usefixtures("chunks_of_three")
-def test_an_unfinished_cache_of_other_images_is_left_alone(photos, store, decoded, tmp_path):
+def test_unfinished_cache_of_other_images_is_kept(photos, store, decoded, tmp_path):
     decoded.fail["7.png"] = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         cached(opened(photos), store)
@@ -302,7 +302,7 @@ def test_an_unfinished_cache_of_other_images_is_left_alone(photos, store, decode
 
 
 @pytest.mark.parametrize("length", [0, 100, 1919, 1921])
-def test_a_damaged_file_is_built_again(photos, store, capsys, length):
+def test_damaged_cache_is_rebuilt(photos, store, capsys, length):
     expected = everything(cached(opened(photos), store))
     (file,) = store.glob("*.u8")
     os.truncate(file, length)
@@ -313,10 +313,10 @@ def test_a_damaged_file_is_built_again(photos, store, capsys, length):
     assert said[0] == f"{file} is damaged (its size is wrong) and is built again"
 
 
-# Room
+# Disk space
 
 
-def test_too_little_room_is_said_before_anything_is_written(photos, store, monkeypatch, decoded):
+def test_too_little_disk_space_is_reported_before_writing(photos, store, monkeypatch, decoded):
     monkeypatch.setattr(cache.shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=1919))
     message = r"needs 1.92 kB in \S*store, got 1.92 kB .*; set DIVCONQ_CACHE .* --no-cache"
     with pytest.raises(ValueError, match=message):
@@ -329,7 +329,7 @@ def test_too_little_room_is_said_before_anything_is_written(photos, store, monke
 
 @pytest.mark.usefixtures("chunks_of_three")
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_disk_that_fills_leaves_nothing(photos, store, monkeypatch, code):
+def test_full_disk_leaves_no_partial_cache(photos, store, monkeypatch, code):
     images, real, calls = opened(photos), os.fsync, []
 
     def fsync(descriptor):
@@ -345,7 +345,7 @@ def test_a_disk_that_fills_leaves_nothing(photos, store, monkeypatch, code):
     assert torch.equal(everything(cached(opened(photos), store)), everything(opened(photos)))
 
 
-def test_a_disk_that_is_full_to_the_last_byte_leaves_nothing(photos, store, monkeypatch):
+def test_completely_full_disk_leaves_no_files(photos, store, monkeypatch):
     def write(file, content):
         file.with_suffix(".done.new").write_bytes(content[:1])
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -375,7 +375,7 @@ for most in (0, 5, 100, 1919):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the system has no such limit")
 @pytest.mark.parametrize("workers", ["1", "2"], ids=["in this process", "in others"])
-def test_a_system_that_allows_no_more_bytes_leaves_nothing(photos, store, workers):
+def test_file_size_limit_leaves_no_partial_cache(photos, store, workers):
     command = [sys.executable, "-c", LIMITED, str(photos), str(store), workers]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == 4 * [
@@ -386,7 +386,7 @@ def test_a_system_that_allows_no_more_bytes_leaves_nothing(photos, store, worker
 
 @pytest.fixture
 def read_only(monkeypatch):
-    """Make a folder one that nobody may write to, not even root."""
+    """Make a folder read-only, even for root."""
     folders = []
     real = Path.open
 
@@ -399,7 +399,7 @@ def read_only(monkeypatch):
     return folders.append
 
 
-def test_a_read_only_folder(photos, store, read_only):
+def test_read_only_cache_folder_is_an_error(photos, store, read_only):
     store.mkdir()
     read_only(store)
     with pytest.raises(
@@ -410,14 +410,14 @@ def test_a_read_only_folder(photos, store, read_only):
     assert list(store.iterdir()) == []
 
 
-def test_a_cache_in_a_read_only_folder_is_used(photos, store, read_only):
+def test_complete_cache_in_read_only_folder_is_used(photos, store, read_only):
     expected = everything(cached(opened(photos), store))
     read_only(store)
     assert torch.equal(everything(cached(opened(photos), store)), expected)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_without_the_right_to_write(photos, store):
+def test_cache_folder_without_write_permission_is_an_error(photos, store):
     store.mkdir(mode=0o500)
     with pytest.raises(ValueError, match=r"cannot be used \(.*Permission denied.*\); set DIVCONQ_CACHE"):
         cached(opened(photos), store)
@@ -439,7 +439,7 @@ def test_processes_write_the_same_images(photos, store):
 
 
 @pytest.mark.usefixtures("in_processes", "chunks_of_three")
-def test_what_processes_cannot_read_is_named_and_the_rest_is_kept(photos, store, decoded):
+def test_worker_processes_list_unreadable_images_and_keep_others(photos, store, decoded):
     images = opened(photos)
     decoded.fail["3.png"] = UnreadableError(photos / "3.png", "truncated")
     with pytest.raises(
@@ -470,7 +470,7 @@ cache.cached(flat_folder(Path(sys.argv[1]), size=8, workers=2), Path(sys.argv[2]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there are threads")
-def test_a_build_by_processes_that_is_killed_goes_on(photos, store, decoded):
+def test_killed_parallel_build_continues(photos, store, decoded):
     images = opened(photos)
     build = subprocess.Popen([sys.executable, "-c", SLOW, str(photos), str(store)], stderr=subprocess.DEVNULL)
     while not any(file.read_bytes().count(1) >= 3 for file in store.glob("*.done")):
@@ -483,11 +483,11 @@ def test_a_build_by_processes_that_is_killed_goes_on(photos, store, decoded):
     assert 0 < len(decoded.names) <= 7
 
 
-# Changes under a running process
+# Changes while a process runs
 
 
-def test_a_file_that_is_changed_while_it_is_read(photos, store, monkeypatch, decoded):
-    """What was read may be half of it: it is not kept, and the next time it is read again."""
+def test_file_changed_during_decoding_is_not_cached(photos, store, monkeypatch, decoded):
+    """The file may be incomplete, so it is not cached and is read again next time."""
     images, before = opened(photos), (photos / "3.png").read_bytes()
     real = cache.decode
 
@@ -512,7 +512,7 @@ def test_a_file_that_is_changed_while_it_is_read(photos, store, monkeypatch, dec
 
 
 @pytest.mark.parametrize("change", ["rewritten", "removed", "added", "all removed"])
-def test_a_process_that_uses_the_cache_sees_the_images_it_began_with(photos, store, change):
+def test_open_cache_is_not_affected_by_file_changes(photos, store, change):
     images = opened(photos)
     used, expected = cached(images, store), everything(images)
     if change == "rewritten":
@@ -528,7 +528,7 @@ def test_a_process_that_uses_the_cache_sees_the_images_it_began_with(photos, sto
         assert torch.equal(everything(used), expected)
 
 
-def test_a_process_that_uses_a_cache_that_is_deleted(photos, store):
+def test_open_cache_survives_its_deletion(photos, store):
     used, expected = cached(opened(photos), store), everything(opened(photos))
     for file in store.iterdir():
         file.unlink()
@@ -538,8 +538,8 @@ def test_a_process_that_uses_a_cache_that_is_deleted(photos, store):
 
 
 @pytest.mark.usefixtures("chunks_of_three")
-def test_a_build_that_begins_anew_leaves_what_others_look_at(photos, store, decoded):
-    """A mapped file that is cut short would kill the process that looks at it."""
+def test_restarted_build_does_not_truncate_mapped_file(photos, store, decoded):
+    """Truncating a mapped file would kill the process that reads it."""
     decoded.fail["7.png"] = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         cached(opened(photos), store)
@@ -552,14 +552,14 @@ def test_a_build_that_begins_anew_leaves_what_others_look_at(photos, store, deco
     assert np.array_equal(looked_at, before)
 
 
-def test_without_a_cache_a_file_that_vanishes_is_named(photos):
+def test_missing_file_without_cache_is_named(photos):
     images = opened(photos)
     (photos / "4.jpg").unlink()
     with pytest.raises(ValueError, match=r"4\.jpg cannot be decoded \(No such file or directory\)"):
         everything(images)
 
 
-def test_a_folder_that_cannot_be_made(photos, tmp_path):
+def test_cache_folder_that_cannot_be_created_is_an_error(photos, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ValueError, match=r"cache in \S*store cannot be used \(.*\); set DIVCONQ_CACHE"):
         cached(opened(photos), tmp_path / "file" / "store")
@@ -572,10 +572,10 @@ def test_units():
     ]
 
 
-# Where
+# Cache folder
 
 
-def test_folder_from_the_environment(photos, tmp_path, monkeypatch):
+def test_cache_folder_comes_from_environment(photos, tmp_path, monkeypatch):
     monkeypatch.setenv("DIVCONQ_CACHE", str(tmp_path / "mine"))
     cached(opened(photos))
     assert kinds(tmp_path / "mine") == sorted([*FINISHED, ".sizes"])
@@ -619,7 +619,7 @@ def start(photos, store, seconds):
     )
 
 
-def test_two_processes_at_once(photos, store):
+def test_two_processes_build_one_cache(photos, store):
     processes = [start(photos, store, 0.1) for _ in range(2)]
     results = [process.communicate(timeout=60) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], results
@@ -629,7 +629,7 @@ def test_two_processes_at_once(photos, store):
     assert torch.equal(everything(cached(opened(photos), store)), everything(opened(photos)))
 
 
-def test_the_second_waits_and_says_so(photos, store, capsys, decoded):
+def test_second_process_waits_and_prints_message(photos, store, capsys, decoded):
     first = start(photos, store, 0.2)
     assert first.stdout.readline() == "decoded\n"
     copy = cached(opened(photos), store)
@@ -639,7 +639,7 @@ def test_the_second_waits_and_says_so(photos, store, capsys, decoded):
     assert torch.equal(everything(copy), everything(opened(photos)))
 
 
-def test_the_lock_of_a_dead_process_is_free(photos, store, capsys):
+def test_lock_of_killed_process_is_released(photos, store, capsys):
     first = start(photos, store, 60)
     assert first.stdout.readline() == "decoded\n"
     first.kill()
@@ -649,7 +649,7 @@ def test_the_lock_of_a_dead_process_is_free(photos, store, capsys):
     assert "waiting" not in capsys.readouterr().err
 
 
-def test_chosen_images_are_cached_with_the_rest(photos, store):
+def test_subset_uses_cache_of_whole_set(photos, store):
     images = opened(photos)
     some = cached(subset(images, torch.arange(10) % 3 == 0), store)
     assert torch.equal(everything(some), everything(images)[::3])

@@ -22,7 +22,7 @@ def pictures(tmp_path, monkeypatch):
 
 @pytest.fixture
 def headers_read(monkeypatch):
-    """How many files had their header read, call by call."""
+    """Record the number of file headers read in each call."""
     read, counts = sizes_module._read_sizes, []
     monkeypatch.setattr(
         sizes_module, "_read_sizes", lambda files, workers: counts.append(len(files)) or read(files, workers)
@@ -41,7 +41,7 @@ def test_sizes_are_read_once(pictures, headers_read):
 
 
 @pytest.mark.parametrize("change", ["size", "time"])
-def test_a_changed_file_is_read_again(pictures, headers_read, change):
+def test_changed_file_is_read_again(pictures, headers_read, change):
     upright_sizes(pictures, 2)
     state = pictures[1].stat()
     Image.new("RGB", (3, 40) if change == "size" else (13, 5)).save(pictures[1])
@@ -54,7 +54,7 @@ def test_a_changed_file_is_read_again(pictures, headers_read, change):
 
 
 @pytest.mark.parametrize("content", [b"", b"half of it", bytes(16 * 4)])
-def test_a_damaged_cache_is_passed_over(pictures, content):
+def test_damaged_size_cache_is_ignored(pictures, content):
     upright_sizes(pictures, 2)
     (cache,) = cache_folder().iterdir()
     cache.write_bytes(content)
@@ -62,12 +62,12 @@ def test_a_damaged_cache_is_passed_over(pictures, content):
     assert upright_sizes(pictures, 2).tolist() == SIZES
 
 
-def test_without_a_place_to_remember_all_goes_on(pictures, tmp_path):
+def test_sizes_work_without_cache_folder(pictures, tmp_path):
     (tmp_path / "cache").write_text("a file where the folder would be")
     assert upright_sizes(pictures, 2).tolist() == SIZES
 
 
-def test_broken_files_are_not_remembered(pictures, headers_read):
+def test_sizes_of_broken_files_are_not_cached(pictures, headers_read):
     pictures[0].write_bytes(b"no image")
     for _ in range(2):
         with keep_broken_files():
@@ -78,11 +78,11 @@ def test_broken_files_are_not_remembered(pictures, headers_read):
 
 
 @pytest.mark.parametrize("n", [0, 1, THREAD_CHUNK, THREAD_CHUNK + 1, 3 * THREAD_CHUNK])
-def test_every_item_is_done_in_order(n):
+def test_map_in_threads_keeps_order(n):
     assert map_in_threads(lambda i: i * i, range(n), 2) == [i * i for i in range(n)]
 
 
-def test_fingerprints_differ_by_path_box_and_presence(pictures, tmp_path):
+def test_fingerprint_depends_on_path_box_and_existence(pictures, tmp_path):
     box = tuple(torch.tensor([0.0, 0.0, 2.0, 2.0]).tolist())
     fingerprints = [
         *map(fingerprint, pictures),

@@ -34,7 +34,7 @@ def cached_set(n, seed=0):
 
 @pytest.fixture
 def room(monkeypatch):
-    """Says how much is free on the device and in main memory; sets the device's memory aside on a CPU."""
+    """Return a function that sets the free memory of the device and of the host."""
 
     def free(on_device, in_main_memory):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (on_device, PLENTY))
@@ -45,7 +45,7 @@ def room(monkeypatch):
 
 @pytest.fixture
 def no_gpu_needed(monkeypatch):
-    """Memory of a GPU, and pinned memory, that are main memory."""
+    """Replace GPU memory and pinned memory by main memory."""
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *shape, dtype, **where: empty(*shape, dtype=dtype))
 
@@ -65,14 +65,14 @@ def assert_same(images, was):
     assert images.paths is was.paths
 
 
-def test_on_the_cpu_there_is_nothing_to_do():
+def test_on_cpu_sets_are_unchanged():
     sets = [cached_set(3), cached_set(4)]
     assert all(
         after is before for after, before in zip(move_to_device(sets, torch.device("cpu")), sets, strict=True)
     )
 
 
-def test_pinned_images_are_gathered():
+def test_pinned_images_load_by_index():
     images = pixels(5)
     store = Pinned(images, torch.ones(5), torch.device("cpu"))
     index = torch.tensor([4, 0, 4])
@@ -87,7 +87,7 @@ def test_free_memory():
         assert memory._free_memory() == 0
 
 
-def test_free_memory_is_none_where_the_system_does_not_say(monkeypatch):
+def test_free_memory_is_zero_if_unknown(monkeypatch):
     def fails(path):
         raise FileNotFoundError
 
@@ -114,7 +114,7 @@ def test_free_memory_is_none_where_the_system_does_not_say(monkeypatch):
         (0, 2 * (2**14 + 2**13) - 1, ["map", "pinned", "map"]),
     ],
 )
-def test_the_first_sets_come_first(room, on_device, in_main_memory, expected):
+def test_sets_are_placed_in_order(room, on_device, in_main_memory, expected):
     room(on_device, in_main_memory)
     sets = [cached_set(100, 1), cached_set(60, 2), cached_set(30, 3)]
     moved = move_to_device(sets, torch.device("cuda"))
@@ -124,7 +124,7 @@ def test_the_first_sets_come_first(room, on_device, in_main_memory, expected):
 
 
 @pytest.mark.usefixtures("no_gpu_needed")
-def test_share_is_that_of_the_free_memory(room):
+def test_share_limits_use_of_free_memory(room):
     room(1000 * BYTES, 0)
     sets = [cached_set(100)]
     for share, expected in ((0.1, "device"), (0.0999, "map")):
@@ -133,7 +133,7 @@ def test_share_is_that_of_the_free_memory(room):
 
 
 @pytest.mark.usefixtures("no_gpu_needed")
-def test_chosen_images_alone_are_copied(room):
+def test_only_the_subset_is_copied(room):
     everything = cached_set(100)
     chosen = subset(subset(everything, torch.arange(100) % 3 != 0), torch.arange(66) % 2 == 0)
     assert isinstance(chosen.store, Subset)
@@ -145,7 +145,7 @@ def test_chosen_images_alone_are_copied(room):
 
 
 @pytest.mark.usefixtures("no_gpu_needed")
-def test_images_in_memory_move_too_and_files_stay(room):
+def test_images_in_memory_move_and_image_files_do_not(room):
     room(PLENTY, PLENTY)
     train = demo_dataset(seed=0).train
     files = image_set(ImageFiles((Path("1.jpg"), Path("2.jpg")), torch.ones(2), SIDE, 1), 2)
@@ -158,7 +158,7 @@ def test_images_in_memory_move_too_and_files_stay(room):
 
 
 @pytest.mark.usefixtures("no_gpu_needed")
-def test_more_images_than_are_copied_at_once(room, monkeypatch):
+def test_copy_in_several_blocks(room, monkeypatch):
     monkeypatch.setattr(memory, "ROWS", 7)
     room(PLENTY, 0)
     images = cached_set(30)
@@ -171,7 +171,7 @@ def test_more_images_than_are_copied_at_once(room, monkeypatch):
     ("free", "expected"), [((PLENTY, PLENTY), "device"), ((0, PLENTY), "pinned"), ((0, 0), "map")]
 )
 @pytest.mark.parametrize("chosen", [False, True])
-def test_where_there_is_room(room, free, expected, chosen):
+def test_placement_depends_on_free_memory(room, free, expected, chosen):
     images = cached_set(50)
     images = subset(images, torch.arange(50) % 3 == 0) if chosen else images
     room(*free)
@@ -186,7 +186,7 @@ def test_where_there_is_room(room, free, expected, chosen):
 
 
 @pytest.mark.gpu
-def test_pinned_images_are_asked_for_without_waiting():
+def test_pinned_load_does_not_wait_for_the_copy():
     images = pixels(40)
     store = Pinned(images.pin_memory(), torch.ones(40), torch.device("cuda"))
     index = torch.tensor([3, 39, 3, 0])

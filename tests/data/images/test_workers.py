@@ -32,11 +32,11 @@ def test_processes_return_the_results_in_order():
 
 
 @pytest.mark.parametrize(("items", "count"), [(3, 2), (50, 1)], ids=["few items", "one worker"])
-def test_threads_for_little_work(items, count):
+def test_few_items_use_threads(items, count):
     assert set(parallel_map(lambda _: os.getpid(), range(items), count)) == {os.getpid()}
 
 
-def test_threads_on_other_systems(monkeypatch):
+def test_other_systems_use_threads(monkeypatch):
     monkeypatch.setattr(workers.sys, "platform", "darwin")
     monkeypatch.setattr(workers, "AHEAD", 7)
     assert list(parallel_map(lambda i: (i, os.getpid()), range(50), 2)) == [
@@ -44,7 +44,7 @@ def test_threads_on_other_systems(monkeypatch):
     ]
 
 
-def test_threads_in_a_daemonic_process():
+def test_daemonic_process_uses_threads():
     fork = multiprocessing.get_context("fork")
     answers = fork.SimpleQueue()
     process = fork.Process(
@@ -56,7 +56,7 @@ def test_threads_in_a_daemonic_process():
     assert answers.get() is True
 
 
-def test_no_random_number_is_drawn():
+def test_parallel_map_draws_no_random_numbers():
     torch.manual_seed(0)
     before = torch.get_rng_state()
     list(parallel_map(str, range(50), 2))
@@ -64,7 +64,7 @@ def test_no_random_number_is_drawn():
 
 
 def test_torch_uses_one_thread_in_a_worker():
-    """OpenMP's threads do not survive a fork, so a second thread would wait for ever."""
+    """OpenMP's threads do not survive a fork, so a second thread would wait forever."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -96,7 +96,7 @@ def disk_full(i):
     return i
 
 
-def test_an_os_error_keeps_its_number():
+def test_os_error_keeps_its_errno():
     found = []
     with pytest.raises(OSError, match="No space left") as error:
         found.extend(parallel_map(disk_full, range(50), 2))
@@ -109,12 +109,12 @@ def odd(i):
     return i
 
 
-def test_other_errors_are_raised_too():
+def test_errors_of_workers_are_raised():
     with pytest.raises(ValueError, match="20 is odd"):
         list(parallel_map(odd, range(50), 2))
 
 
-def test_a_killed_worker_is_an_error():
+def test_killed_worker_raises_error():
     def work(i):
         if i == 20:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -171,7 +171,7 @@ def alive(pid):
     return state != "Z"
 
 
-def test_this_process_runs_a_task_while_it_waits():
+def test_background_task_runs_during_parallel_map():
     done = []
     with background_work(
         lambda: done.append(os.getpid()), lambda: done.append("second"), lambda: done.append("third")
@@ -184,7 +184,7 @@ def test_this_process_runs_a_task_while_it_waits():
     assert done == [os.getpid(), "second"]
 
 
-def test_processes_are_forked_before_the_task_starts_and_results_do_not_wait_for_it():
+def test_processes_fork_before_the_task_and_results_do_not_wait():
     begun, may_end = threading.Event(), threading.Event()
 
     def task():
@@ -199,6 +199,6 @@ def test_processes_are_forked_before_the_task_starts_and_results_do_not_wait_for
         assert {first, *found} == {False}
 
 
-def test_a_task_that_fails_changes_nothing():
+def test_failing_background_task_is_ignored():
     with background_work(lambda: 1 / 0):
         assert list(parallel_map(abs, range(50), 2)) == list(range(50))

@@ -153,7 +153,7 @@ LAYOUTS = {
 every_layout = pytest.mark.parametrize(("make", "read", "counts", "folder"), LAYOUTS.values(), ids=LAYOUTS)
 
 
-# What is read
+# Reading
 
 
 def test_cub(tmp_path):
@@ -166,7 +166,7 @@ def test_cub(tmp_path):
     assert data.test.groups.tolist() == [0, 0, 2], "Albatross, Auklet"
 
 
-def test_cub_does_not_depend_on_the_order_of_its_labels(tmp_path):
+def test_cub_does_not_depend_on_line_order(tmp_path):
     labels = make_cub(tmp_path) / "image_class_labels.txt"
     write(labels, *reversed(labels.read_text().splitlines()))
     assert read_cub(tmp_path, size=8, counts=CUB_COUNTS).train.labels.tolist() == [0, 0, 1, 1]
@@ -223,7 +223,7 @@ def test_vehicleid(tmp_path, test, labels):
 
 
 @every_layout
-def test_the_root_may_be_the_folder_that_holds_it(tmp_path, make, read, counts, folder):
+def test_root_may_be_the_parent_folder(tmp_path, make, read, counts, folder):
     make(tmp_path / folder)
     data, same = read(tmp_path, size=8, counts=counts), read(tmp_path / folder, size=8, counts=counts)
     assert data.train.paths == same.train.paths
@@ -247,14 +247,14 @@ def test_the_real_cub():
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_name_without_a_root_says_what_to_do(name):
+def test_benchmark_without_root_is_an_error_with_remedy(name):
     assert is_dataset(name)
     with pytest.raises(ValueError, match=r"add --root DIR, .* official source is https://"):
         open_dataset(name)
 
 
-def test_names_reach_their_readers(tmp_path):
-    """The miniature copies are refused with the counts that the full datasets have."""
+def test_open_dataset_calls_the_named_reader(tmp_path):
+    """Each reader refuses its miniature copy, because the counts of the full dataset are expected."""
     for name, wanted in {
         "cub": "test must have 5,924 images, got 3",
         "cars": "train must have 8,054 images, got 6",
@@ -268,7 +268,7 @@ def test_names_reach_their_readers(tmp_path):
         make, _, _, folder = LAYOUTS[name.partition(":")[0]]
         root = tmp_path / name.replace(":", "-")
         make(root / folder)
-        if name == "cub":  # the first hundred classes are to train on: without them the rest is to test
+        if name == "cub":  # the first hundred classes are for training, so all images become test images
             lines = (root / folder / "image_class_labels.txt").read_text().split("\n")
             write(root / folder / "image_class_labels.txt", *lines[:4], "5 103", "6 103", "7 104")
             write(root / folder / "classes.txt", *(f"{i} {i:03d}.Bird" for i in range(1, 201)))
@@ -302,7 +302,7 @@ def test_missing_lists_are_named(tmp_path, make, read, counts, folder):
 
 
 @every_layout
-def test_wrong_counts_and_missing_images_are_told_at_once(tmp_path, make, read, counts, folder):
+def test_one_error_lists_wrong_counts_and_missing_images(tmp_path, make, read, counts, folder):
     images = sorted(file for file in make(tmp_path).rglob("*") if file.suffix.lower() == ".jpg")
     for file in images:
         file.unlink()
@@ -329,7 +329,7 @@ def test_unreadable_images_are_named(tmp_path, make, read, counts, folder):
 @pytest.mark.parametrize(
     "path", ["/etc/passwd", "../outside.jpg", "a/../../outside.jpg", "C:\\a.jpg", "..\\a.jpg"]
 )
-def test_paths_that_lead_out_are_refused(tmp_path, path):
+def test_paths_outside_the_folder_are_refused(tmp_path, path):
     save(tmp_path, "outside.jpg")
     refused = pytest.raises(
         ValueError, match=r"line \d of .*txt must be .*PATH.*, a path below the folder of"
@@ -352,7 +352,7 @@ def edit(file, old, new):
     file.write_text(text.replace(old, new))
 
 
-def test_cars_and_clothes_that_lead_out_are_refused(tmp_path):
+def test_cars_and_inshop_paths_outside_the_folder_are_refused(tmp_path):
     from scipy.io import savemat
 
     rows = [(path, 1, 2, 3, 4, 1, 0) for path in ("car_ims/1.jpg", "../../etc/passwd")]
@@ -369,7 +369,7 @@ def test_cars_and_clothes_that_lead_out_are_refused(tmp_path):
         read_inshop(tmp_path, counts=INSHOP_COUNTS)
 
 
-def test_images_may_be_in_a_folder_that_a_link_leads_to(tmp_path):
+def test_linked_image_folder_is_accepted(tmp_path):
     root = make_cub(tmp_path / "cub")
     (root / "images").rename(tmp_path / "large disk")
     (root / "images").symlink_to(tmp_path / "large disk", target_is_directory=True)

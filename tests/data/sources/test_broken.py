@@ -1,4 +1,4 @@
-"""Bad data is reported by ``data check``, and by ``train`` before there is a run, with and without the cache."""
+"""``data check`` reports bad data, and ``train`` reports it before it creates a run, with and without the cache."""
 
 import io
 import os
@@ -36,7 +36,7 @@ def noise(seed, mode="RGB", width=40, height=24):
 
 
 def encoded(mode="RGB", **options):
-    """The bytes of an image file."""
+    """Return the bytes of an image file."""
     stream = io.BytesIO()
     noise(99, mode).save(stream, **options)
     return stream.getvalue()
@@ -44,7 +44,7 @@ def encoded(mode="RGB", **options):
 
 @pytest.fixture(scope="module")
 def fine(tmp_path_factory):
-    """A folder of train/ and test/, and a table of the same images."""
+    """Return a folder with train/ and test/, and a table of the same images."""
     root = tmp_path_factory.mktemp("fine") / "photos"
     lines = ["path,label,split,x1,y1,x2,y2"]
     for split, names in SPLITS.items():
@@ -70,7 +70,7 @@ def three_ways(data, out, *flags):
 
 
 def assert_refused(capsys, out, data, says, *flags):
-    """Each way ends with a sentence that says so, and without a run folder."""
+    """Check that each of the three commands prints ``says`` and creates no run folder."""
     for command in three_ways(data, out, *flags):
         with pytest.raises(SystemExit) as stop:
             main(command)
@@ -81,7 +81,7 @@ def assert_refused(capsys, out, data, says, *flags):
         assert not out.exists()
 
 
-def test_what_is_not_broken_is_trained_on(photos, tmp_path, capsys):
+def test_intact_data_is_accepted(photos, tmp_path, capsys):
     for data in (photos, photos / "list.csv"):
         check, *train = three_ways(data, tmp_path / f"run-{data.stem}")
         main(check)
@@ -179,7 +179,7 @@ def test_absurd_size(photos, tmp_path, capsys, kind):
 
 
 @pytest.mark.parametrize(("width", "height"), [(2000, 2), (2, 2000), (1, 1)])
-def test_odd_size_that_is_fine(tmp_path, width, height):
+def test_unusual_size_is_accepted(tmp_path, width, height):
     file = tmp_path / "1.png"
     file.write_bytes(png(width, height, bytes(height * (3 * width + 1))))
     assert decode(file, 8).shape == (8, 8, 3)
@@ -199,8 +199,8 @@ for name in sys.argv[1:]:
 """
 
 
-def test_there_is_one_limit_and_it_is_ours(tmp_path):
-    """Pillow warns of images of half that size."""
+def test_only_our_pixel_limit_applies(tmp_path):
+    """Pillow warns at half that size."""
     for name, width in (("fine.png", 13_000), ("bomb.png", 14_000), ("large bomb.png", 2**31 - 1)):
         (tmp_path / name).write_bytes(png(width, 13_000))
     command = [sys.executable, "-W", "error", "-c", ONE_LARGE, "fine.png", "bomb.png", "large bomb.png"]
@@ -222,7 +222,7 @@ def test_the_limit_does_not_depend_on_pillow(tmp_path, monkeypatch):
 
 
 def test_only_known_formats_are_opened(photos, tmp_path, capsys, monkeypatch):
-    """An EPS file would start a program that runs it."""
+    """Opening an EPS file would start an external program."""
     monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_: pytest.fail("a program was started"))
     for number, format in enumerate(("EPS", "TGA", "ICO", "PCX", "JPEG2000")):
         file = photos / "test" / "dog" / f"odd{number}.jpg"
@@ -234,8 +234,8 @@ def test_only_known_formats_are_opened(photos, tmp_path, capsys, monkeypatch):
         assert decode(tmp_path / "1.jpg", 8).shape == (8, 8, 3)
 
 
-def test_a_wrong_checksum_of_a_chunk_alone_is_passed_over(tmp_path):
-    """The pixels have another, which ends their stream: that one must be right."""
+def test_wrong_chunk_checksum_is_ignored(tmp_path):
+    """The pixel data has its own checksum at its end, which must be right."""
     fine, rows = tmp_path / "fine.png", noise(0, width=9, height=9).tobytes()
     rows = b"".join(b"\0" + rows[27 * i : 27 * i + 27] for i in range(9))
     fine.write_bytes(png(9, 9, rows))
@@ -250,18 +250,18 @@ def test_a_wrong_checksum_of_a_chunk_alone_is_passed_over(tmp_path):
 
 
 @pytest.mark.parametrize("target", ["nowhere.jpg", "odd.jpg"])
-def test_link_that_leads_nowhere(photos, tmp_path, capsys, target):
+def test_broken_link_is_an_error(photos, tmp_path, capsys, target):
     (photos / "train" / "ant" / "odd.jpg").symlink_to(target)
     assert_refused(capsys, tmp_path / "run", photos, "train/ant/odd.jpg")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_file_that_may_not_be_read(photos, tmp_path, capsys):
+def test_file_without_read_permission_is_an_error(photos, tmp_path, capsys):
     (photos / "test" / "dog" / "1.jpg").chmod(0)
     assert_refused(capsys, tmp_path / "run", photos, "test/dog/1.jpg")
 
 
-def test_a_folder_is_a_folder_whatever_it_is_called(photos):
+def test_folder_with_image_suffix_is_a_folder(photos):
     (photos / "train" / "ant" / "odd.jpg").mkdir()
     assert len(open_dataset(str(photos)).train) == 6
 
@@ -278,11 +278,11 @@ def test_broken_file_in_any_split(photos, tmp_path, capsys, split):
     assert_refused(capsys, tmp_path / "run", photos, f"{split}/{name}/odd.jpg")
 
 
-# What is read to find broken files
+# Files that are read to find broken ones
 
 
-def test_each_file_is_read_once_whatever_is_chosen(fine, monkeypatch):
-    """Those of classes that are held out or left out too, as the cache does."""
+def test_each_file_is_read_once_even_if_held_out(fine, monkeypatch):
+    """Files of held-out and dropped classes are read too, as with the cache."""
     read = []
     monkeypatch.setattr("divconq.data.images.files.decode", lambda file, size: read.append(file))
     data = open_dataset(str(fine))
@@ -309,7 +309,7 @@ def test_broken_file_of_classes_that_are_not_trained_on(photos, tmp_path, capsys
         assert not (tmp_path / "run").exists()
 
 
-def test_the_first_three_unreadable_files_and_how_many(photos):
+def test_error_lists_first_three_unreadable_files_and_count(photos):
     for i in range(5):
         (photos / "train" / "bee" / f"odd{i}.jpg").write_bytes(TRUNCATED)
     data = open_dataset(str(photos))
@@ -336,8 +336,8 @@ FORMATS = {
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
-def test_a_file_cut_anywhere_is_found_if_it_would_stop_a_run(tmp_path, kind):
-    """Against decoding it at full size, whole and in a box."""
+def test_truncated_file_is_found_if_full_decoding_fails(tmp_path, kind):
+    """Compare with decoding at full size, of the whole image and of a box."""
     mode = FORMATS[kind].get("mode", "RGB")
     stream = io.BytesIO()
     options = {name: value for name, value in FORMATS[kind].items() if name != "mode"}
@@ -445,7 +445,7 @@ def test_broken_folder(photos, tmp_path, capsys, kind):
 
 
 def line(number, old, new):
-    """Change one line of the table, the first of which is 1."""
+    """Change one line of the table. Lines are numbered from 1."""
 
     def change(text):
         lines = text.split("\n")
@@ -531,7 +531,7 @@ def test_table_in_another_encoding(photos, tmp_path, capsys):
     assert_refused(capsys, tmp_path / "run", table, "list.csv must be a CSV file in UTF-8")
 
 
-def test_table_that_is_no_parquet(photos, tmp_path, capsys):
+def test_invalid_parquet_is_an_error(photos, tmp_path, capsys):
     pytest.importorskip("pyarrow")
     table = (photos / "list.csv").rename(photos / "list.parquet")
     assert_refused(capsys, tmp_path / "run", table, "list.parquet must be a Parquet file")
@@ -542,7 +542,7 @@ def test_truncated_file_of_a_table(photos, tmp_path, capsys):
     assert_refused(capsys, tmp_path / "run", photos / "list.csv", "test/dog/1.jpg")
 
 
-def test_an_image_may_be_listed_again_and_be_in_query_and_gallery(photos):
+def test_image_may_be_repeated_and_be_in_query_and_gallery(photos):
     table = photos / "list.csv"
     text = table.read_text().replace(",test,", ",query,")
     again = text.split("\n", 1)[1].replace(",query,", ",gallery,")
@@ -729,7 +729,7 @@ class Hostile:
         return (type(self.marker).touch, (self.marker,))
 
 
-def test_the_hostile_pickle_is_hostile(tmp_path):
+def test_hostile_pickle_executes_code_when_loaded(tmp_path):
     pickle.loads(pickle.dumps(Hostile(tmp_path / "marker")))
     assert (tmp_path / "marker").exists()
 

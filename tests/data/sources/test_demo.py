@@ -20,7 +20,7 @@ def images(data, request):
 
 
 def beetle(**changes):
-    """One straight, centred, evenly lit beetle."""
+    """Return one straight, centred beetle with uniform light."""
     numbers = dict.fromkeys((f.name for f in dataclasses.fields(Beetles)), torch.tensor([0.3]))
     numbers |= {name: torch.full((1, 3), 0.5) for name in ("ground", "marking", "thorax", "limbs", "cast")}
     numbers |= {name: torch.tensor([0]) for name in ("pattern", "background")}
@@ -44,7 +44,7 @@ def test_counts_shapes_and_dtypes(data):
         assert len(part.paths) == len(part)
 
 
-def test_species_are_all_different_and_none_is_in_both_splits(data):
+def test_species_are_distinct_and_splits_disjoint(data):
     names = data.train.names + data.test.names
     assert len(set(names)) == len(names) == 120
     seen = set()
@@ -66,7 +66,7 @@ def test_paths_name_split_species_and_number(data):
         assert part.paths[i] == f"{split}/{name}_{i % IMAGES:04d}"
 
 
-def test_the_seed_alone_decides(monkeypatch):
+def test_images_depend_only_on_seed(monkeypatch):
     monkeypatch.setattr(module, "IMAGES", 2)
     state = torch.get_rng_state()
     first, again, other = demo_dataset(0), demo_dataset(0), demo_dataset(1)
@@ -96,7 +96,7 @@ def test_factors_are_known_for_every_image(images):
         assert values.unique().numel() > 1, name
 
 
-def test_every_family_is_in_both_splits_and_a_species_has_one(images):
+def test_families_are_in_both_splits_and_species_have_one_family(images):
     assert images.groups.unique().tolist() == list(range(len(FAMILIES)))
     for c, name in enumerate(images.names):
         (family,) = images.groups[images.labels == c].unique().tolist()
@@ -118,7 +118,7 @@ def test_modes_share_the_shape_and_differ_in_pattern(images):
     assert counts == {2, 3}
 
 
-def test_relatives_differ_in_some_traits_only(data):
+def test_relatives_share_some_traits(data):
     names = (*TRAITS, *LIVERY)
     rows = torch.stack([data.train.factors[name][::IMAGES] for name in names], 1)
     family = data.train.groups[::IMAGES]
@@ -130,7 +130,7 @@ def test_relatives_differ_in_some_traits_only(data):
 
 
 @pytest.mark.parametrize("factor", CIRCUMSTANCES)
-def test_circumstances_tell_the_class_in_training_but_not_in_the_test_images(data, factor):
+def test_circumstances_predict_class_only_in_training_images(data, factor):
     def nmi(part, order):
         return normalized_mutual_info_score(part.labels, part.factors[factor][order])
 
@@ -143,7 +143,7 @@ def test_circumstances_tell_the_class_in_training_but_not_in_the_test_images(dat
 
 
 @pytest.mark.parametrize("factor", CIRCUMSTANCES)
-def test_favourites_are_taken_four_times_in_five(data, factor):
+def test_favourite_has_probability_four_fifths(data, factor):
     commonest = 0
     for c in range(80):
         commonest += int(data.train.factors[factor][data.train.labels == c].bincount().max())
@@ -151,19 +151,19 @@ def test_favourites_are_taken_four_times_in_five(data, factor):
     assert commonest / len(data.train) == pytest.approx(expected, abs=0.03)
 
 
-def test_mirroring_is_never_a_shortcut(images):
+def test_mirroring_does_not_depend_on_species(images):
     share = images.factors["mirrored"].float().reshape(-1, IMAGES).mean(1)
     assert share.mean() == pytest.approx(0.5, abs=0.05)
     assert 0.1 < share.min() < share.max() < 0.9
 
 
-def test_a_quarter_turn_of_the_heading_is_a_quarter_turn_of_the_picture():
+def test_quarter_turn_of_heading_rotates_picture():
     upright, turned = body(), body(heading=torch.pi / 2)
     for (cover, _), (cover_turned, _) in zip(upright.layers(), turned.layers(), strict=True):
         torch.testing.assert_close(cover_turned, torch.rot90(cover, 1, (1, 2)), atol=1e-3, rtol=0)
 
 
-def test_a_limb_is_as_far_away_as_the_nearest_disc_along_it():
+def test_limb_distance_is_distance_to_nearest_disc():
     b = body()
     thick, thin = torch.tensor([0.10]), torch.tensor([0.02])
     points = [(0.1, -0.3), (0.5, 0.2), (0.3, 0.6)]

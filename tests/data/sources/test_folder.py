@@ -23,7 +23,7 @@ def classes_of(root, counts):
 
 
 def waves(width, height):
-    """A smooth picture whose channels and axes all differ."""
+    """Return a smooth picture whose channels and axes all differ."""
     y, x = np.mgrid[0:height, 0:width]
     x, y = x / width, y / height
     layers = [0.5 + 0.5 * np.sin(5 * x + 2 * y), 0.5 + 0.5 * np.cos(3 * y - x), x * y]
@@ -49,7 +49,7 @@ def test_classes_are_sorted_and_labelled(tmp_path):
     assert sorted(data.train.names + data.test.names) == ["Ant", "bee 2", "cat", "zebra"]
 
 
-def test_what_is_no_image_is_passed_over(tmp_path):
+def test_files_that_are_not_images_are_ignored(tmp_path):
     classes_of(tmp_path, {"a": 1, "b": 2, "c": 1, "d": 1})
     (tmp_path / "empty").mkdir()
     (tmp_path / "a" / "notes.txt").write_text("no image")
@@ -76,7 +76,7 @@ def test_share_of_test_classes(tmp_path, share, count):
     assert sorted(data.train.names + data.test.names) == names
 
 
-def test_split_depends_on_the_seed_alone(tmp_path):
+def test_split_depends_only_on_seed(tmp_path):
     classes_of(tmp_path, {f"class {i}": 1 for i in range(10)})
     splits = [read_folder(tmp_path, size=8, seed=seed).test.names for seed in (0, 0, 1, 2)]
     assert splits[0] == splits[1]
@@ -93,7 +93,7 @@ def test_train_and_test_folders(tmp_path):
     assert data.gallery is None
 
 
-def test_query_and_gallery_are_numbered_alike(tmp_path):
+def test_query_and_gallery_share_labels(tmp_path):
     classes_of(tmp_path / "train", {"a": 1, "b": 1})
     classes_of(tmp_path / "query", {"d": 1, "e": 2})
     classes_of(tmp_path / "gallery", {"c": 1, "d": 2, "f": 1})
@@ -104,7 +104,7 @@ def test_query_and_gallery_are_numbered_alike(tmp_path):
     assert data.train.names == ("a", "b")
 
 
-def test_a_class_may_be_called_train(tmp_path):
+def test_class_may_be_called_train(tmp_path):
     data = read_folder(classes_of(tmp_path, {"bus": 1, "car": 1, "ship": 1, "train": 1}), size=8)
     assert "train" in data.train.names + data.test.names
 
@@ -119,7 +119,7 @@ def test_flat_folder(tmp_path):
     assert images.labels.tolist() == [0, 1, 1, 2]
 
 
-def test_flat_folder_of_the_working_directory(tmp_path, monkeypatch):
+def test_flat_folder_of_working_directory(tmp_path, monkeypatch):
     save(tmp_path / "here" / "1.png")
     monkeypatch.chdir(tmp_path / "here")
     assert flat_folder(".", size=8).names == ("here",)
@@ -137,7 +137,7 @@ def test_every_suffix_can_be_read(tmp_path, suffix):
 # Pixels
 
 
-def test_loads_in_the_order_asked_for(tmp_path):
+def test_load_returns_images_in_index_order(tmp_path):
     colours = [(i * 30, 255 - i * 30, 7) for i in range(8)]
     for i, colour in enumerate(colours):
         save(tmp_path / f"{i}.png", Image.new("RGB", (10 + i, 10), colour))
@@ -153,7 +153,7 @@ def test_loads_in_the_order_asked_for(tmp_path):
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("name", ["0.jpg", "0.webp"])
-def test_turned_upright(tmp_path, orientation, name):
+def test_exif_rotation_is_applied(tmp_path, orientation, name):
     exif = Image.Exif()
     exif[0x0112] = orientation
     file = save(tmp_path / name, waves(96, 48), exif=exif, quality=95)
@@ -173,7 +173,7 @@ def test_unknown_orientation_is_upright(tmp_path):
 
 
 def squashed(image, size):
-    """The short side resized, then squashed to the square."""
+    """Return the image with its short side resized, then resampled to a square."""
     short = size - size // 5
     shape = [int(short * length / min(image.size) + 1e-3) for length in image.size]
     shown = image.resize(shape, Image.Resampling.BILINEAR)
@@ -239,8 +239,8 @@ def test_transparent_palette_becomes_white_without_a_warning(tmp_path, recwarn, 
 
 
 @pytest.mark.parametrize("name", ["large.jpg", "large.png"])
-def test_large_files_are_reduced_faithfully(tmp_path, name):
-    """Decoding at a fraction of the size must not show."""
+def test_large_files_are_decoded_accurately(tmp_path, name):
+    """Decoding at a fraction of the size must give nearly the same pixels."""
     image = waves(1500, 1100)
     file = save(tmp_path / name, image, **({"quality": 95} if name.endswith("jpg") else {}))
     with Image.open(file) as whole:
@@ -299,7 +299,7 @@ def test_share_out_of_range(tmp_path, share):
         read_folder(classes_of(tmp_path, dict.fromkeys("abcd", 1)), test_classes=share)
 
 
-def test_unreadable_files_are_listed_once_for_all_parts(tmp_path):
+def test_one_error_lists_unreadable_files_of_all_splits(tmp_path):
     classes_of(tmp_path / "train", {"a": 2, "b": 2})
     classes_of(tmp_path / "test", {"c": 2})
     for file in ("train/a/x.jpg", "train/b/x.jpg", "test/c/x.jpg", "test/c/y.jpg", "test/c/z.jpg"):
@@ -310,7 +310,7 @@ def test_unreadable_files_are_listed_once_for_all_parts(tmp_path):
         read_folder(tmp_path)
 
 
-def test_a_truncated_file_is_named(tmp_path):
+def test_truncated_file_is_named(tmp_path):
     file = save(tmp_path / "0.png", waves(60, 40))
     file.write_bytes(file.read_bytes()[:-400])
     with pytest.raises(ValueError, match=r"0.png cannot be decoded .*; remove it"):
@@ -319,7 +319,7 @@ def test_a_truncated_file_is_named(tmp_path):
 
 @pytest.mark.parametrize("linked", ["train", "train/a", "train/a/0.png"])
 def test_links_are_followed(tmp_path, linked):
-    """Data on another disk is often linked so."""
+    """Data on another disk is often linked."""
     root = tmp_path / "photos"
     classes_of(root / "train", {"a": 2, "b": 2})
     classes_of(root / "test", {"c": 2})

@@ -21,7 +21,7 @@ def save(path, image=None, **options):
 
 
 def write(path, columns):
-    """A CSV or Parquet file of these columns; the images that it names are made if they are not there."""
+    """Write a CSV or Parquet file with these columns, and the images that it lists if they are missing."""
     for name in columns.get("path", []):
         if name and not (path.parent / name).exists():
             save(path.parent / name)
@@ -37,7 +37,7 @@ def write(path, columns):
 
 
 def columns(**others):
-    """Six images of four classes, one of them named with a comma."""
+    """Return six images of four classes; one name contains a comma."""
     return {"path": [f"{i}.jpg" for i in range(6)], "label": ["b", "a", "b", "c, d", "a", "e"], **others}
 
 
@@ -62,7 +62,7 @@ def test_train_and_test(tmp_path, suffix):
 
 
 @both
-def test_query_and_gallery_have_one_numbering(tmp_path, suffix):
+def test_query_and_gallery_share_labels(tmp_path, suffix):
     split = ["train", "train", "query", "query", "gallery", "gallery"]
     table = write(tmp_path / f"t{suffix}", columns(split=split, camera=[30, 4, 4, 30, 200, 4]))
     data = read_table(table, size=8)
@@ -84,7 +84,7 @@ def test_labels_may_be_numbers(tmp_path, suffix):
 
 
 @pytest.mark.parametrize(("share", "seed"), [(0.5, 0), (0.5, 1), (0.3, 2), (0.01, 0)])
-def test_classes_are_split_as_those_of_a_folder(tmp_path, share, seed):
+def test_classes_are_split_as_in_a_folder(tmp_path, share, seed):
     names = [f"class {i}" for i in range(10)]
     paths = [f"{name}/{i}.jpg" for i in range(2) for name in names]
     table = write(tmp_path / "all.csv", {"path": paths, "label": names * 2})
@@ -111,7 +111,7 @@ def test_paths_are_relative_to_the_table_and_may_be_absolute(tmp_path, monkeypat
 @both
 @pytest.mark.parametrize("path", ["../x.jpg", "a/../../x.jpg", "./../tables/../x.jpg", "..", "..\\x.jpg"])
 def test_relative_paths_that_leave_the_folder_are_refused(tmp_path, suffix, path):
-    """Absolute paths are not: a table that its user names may list what its user may read."""
+    """Absolute paths are allowed."""
     save(tmp_path / "x.jpg")
     (tmp_path / "tables" / "a").mkdir(parents=True)
     table = write(tmp_path / "tables" / f"t{suffix}", columns())
@@ -122,7 +122,7 @@ def test_relative_paths_that_leave_the_folder_are_refused(tmp_path, suffix, path
         read_table(table)
 
 
-def test_a_table_is_a_dataset(tmp_path):
+def test_is_dataset_accepts_tables(tmp_path):
     table = write(tmp_path / "T.CSV", columns())
     assert is_dataset(str(table))
     assert not is_dataset(str(tmp_path))
@@ -142,7 +142,7 @@ def test_spaces_blank_lines_and_a_byte_order_mark(tmp_path):
 
 
 def waves(width, height):
-    """A smooth picture whose channels and axes all differ."""
+    """Return a smooth picture whose channels and axes all differ."""
     y, x = np.mgrid[0:height, 0:width]
     x, y = x / width, y / height
     layers = [0.5 + 0.5 * np.sin(5 * x + 2 * y), 0.5 + 0.5 * np.cos(3 * y - x), x * y]
@@ -150,7 +150,7 @@ def waves(width, height):
 
 
 def cropped(image, box, size):
-    """The short side of the box resized, then squashed to the square."""
+    """Return the box with its short side resized, then resampled to a square."""
     sides, short = (box[2] - box[0], box[3] - box[1]), size - size // 5
     shape = [int(short * length / min(sides) + 1e-3) for length in sides]
     x, y = int(box[0]), int(box[1])
@@ -183,7 +183,7 @@ def test_boxes_crop(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_boxes_are_of_the_upright_image(tmp_path, orientation):
+def test_boxes_refer_to_upright_image(tmp_path, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     file = save(tmp_path / "0.jpg", waves(96, 48), exif=exif, quality=95)
@@ -195,8 +195,8 @@ def test_boxes_are_of_the_upright_image(tmp_path, orientation):
 
 @pytest.mark.parametrize("name", ["large.jpg", "large.png"])
 @pytest.mark.parametrize("box", [(100, 200, 1300, 900), (700, 20, 790, 1000), (0.5, 10.25, 33, 40)])
-def test_boxes_of_large_files_are_cut_faithfully(tmp_path, name, box):
-    """Decoding at a fraction of the size must not show."""
+def test_boxes_of_large_files_are_decoded_accurately(tmp_path, name, box):
+    """Decoding at a fraction of the size must give nearly the same pixels."""
     image = waves(1500, 1100)
     file = save(tmp_path / name, image, **({"quality": 95} if name.endswith("jpg") else {}))
     assert np.abs(decode(file, 64, box) - cropped(image, box, 64)).max() <= 4
@@ -214,7 +214,7 @@ def test_boxes_of_large_files_are_cut_faithfully(tmp_path, name, box):
         ("nan", 0, 1, 1),
     ],
 )
-def test_boxes_outside_of_the_image_or_empty(tmp_path, box):
+def test_box_outside_image_or_empty_is_an_error(tmp_path, box):
     box_columns = {
         name: [value] * 4 + [whole] * 2
         for name, value, whole in zip(("x1", "y1", "x2", "y2"), box, (0, 0, 12, 8), strict=True)
@@ -264,7 +264,7 @@ def test_no_file(tmp_path):
         ),
     ],
 )
-def test_what_a_table_must_have(tmp_path, suffix, change, message):
+def test_missing_columns_and_values_are_errors(tmp_path, suffix, change, message):
     changed = {name: values for name, values in {**columns(), **change}.items() if values is not None}
     with pytest.raises(ValueError, match=message):
         read_table(write(tmp_path / f"t{suffix}", changed))
@@ -276,7 +276,7 @@ def test_missing_values_of_parquet(tmp_path):
         read_table(table)
 
 
-def test_columns_of_other_types_are_passed_over(tmp_path):
+def test_columns_of_other_types_are_ignored(tmp_path):
     table = write(tmp_path / "t.parquet", columns(taken=[datetime.date(2024, 1, 1)] * 6, note=[None] * 6))
     assert len(read_table(table, size=8).test.names) == 2
 
@@ -349,8 +349,8 @@ def test_a_row_with_an_open_quote_is_named_by_its_first_line(tmp_path, row):
         read_table(table)
 
 
-def test_one_image_of_two_labels_or_splits(tmp_path):
-    """Against every pair of rows."""
+def test_image_with_two_labels_or_splits_is_an_error(tmp_path):
+    """Compare with a naive check of every pair of rows."""
     random = np.random.default_rng(0)
     seen = set()
     for trial in range(40):
@@ -359,7 +359,7 @@ def test_one_image_of_two_labels_or_splits(tmp_path):
         label = [str(name) for name in random.choice(list("ab"), rows)]
         split = [str(name) for name in random.choice(["train", "test"], rows)]
         left = [str(i) for i in random.integers(0, 2, rows)]
-        # whatever is drawn, there are two classes to train on and something to test
+        # every draw has two training classes and a test image
         path, label, left = (
             [*path, "20.jpg", "21.jpg", "22.jpg"],
             [*label, "a", "b", "a"],

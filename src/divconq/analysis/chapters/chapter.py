@@ -1,4 +1,4 @@
-"""What a chapter of the report consists of."""
+"""The parts of a report chapter."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -105,7 +105,7 @@ def clusters_of(
 def division_step(
     new: Division, old: Division | None, labels: Int64[Tensor, " n"] | None = None
 ) -> DivisionStep:
-    """Compare one division with the classes and with the previous division, if the images are the same."""
+    """Return the comparison of a division with the classes, and with the previous division of the same images."""
     nmi, change = math.nan, Change(math.nan, math.nan)
     if labels is not None and len(labels) == len(new.clusters):
         nmi = partition_nmi(new.clusters, labels)
@@ -148,7 +148,7 @@ def split_classes(subject: Subject, top: int = SPLIT_CLASSES, most: int = GALLER
 
 
 def summary(clusters: Clusters) -> Iterator[str]:
-    """Describe the last division, the class that is split most, and the factors that clusters follow."""
+    """Yield sentences on the last division, the most split class, and the factors that clusters follow."""
     last = clusters.divisions[-1]
     yield (
         f"The {count(sum(last.sizes), 'training image')} were divided {count(len(clusters.divisions), 'time')}, "
@@ -181,7 +181,7 @@ def kept_figure(clusters: Clusters) -> Figure | None:
 
 
 def sizes_figure(clusters: Clusters) -> Figure | None:
-    """Draw the sizes at every division as stacked bars. Children take the place of their parent."""
+    """Draw the cluster sizes at every division as stacked bars. Children are drawn in place of their parent."""
     steps = clusters.divisions
     if not steps:
         return None

@@ -127,7 +127,7 @@ def _mislabelled(subject: Subject) -> tuple[Mislabelled, ...]:
 
 
 def _duplicates(subject: Subject) -> tuple[Duplicate, ...]:
-    """Return test images of different classes, then pairs of a test image and a training image."""
+    """Return pairs of test images of different classes, then pairs of a test image and a training image."""
     points, trained = subject.points, subject.x["train"]
     index = neighbours(points, 1, gallery=trained)
     distance = distances(points, trained, index)[:, 0]
@@ -151,7 +151,7 @@ def _listed(found: Duplicates) -> Iterator[tuple[int, int, float]]:
 
 
 def summary(errors: Errors) -> Iterator[str]:
-    """Count the images to check, and name the classes that are confused most."""
+    """Yield sentences on the number of images to check and the most confused classes."""
     parts = []
     if errors.mislabelled:
         parts.append(f"{count(len(errors.mislabelled), 'image')} whose neighbours agree on another class")

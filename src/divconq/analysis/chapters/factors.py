@@ -1,4 +1,4 @@
-"""Known factors, in the chapters on clusters and on subspaces: their figure and their sentence."""
+"""The figure and the sentence on known factors, for the chapters on clusters and subspaces."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ def factor_figure(factors: FactorTable | None, rows: str) -> Figure | None:
 
 
 def factor_sentences(factors: FactorTable | None, word: str) -> Iterator[str]:
-    """Say which factors the clusters or subspaces follow, grouped by factor."""
+    """Yield a sentence on the factors that the clusters or subspaces follow, grouped by factor."""
     if factors is None or not factors.names:
         return
     rows: dict[str, list[tuple[int, float]]] = {}

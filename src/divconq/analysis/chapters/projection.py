@@ -17,13 +17,13 @@ from divconq.analysis.subject import Split, Subject, sample
 
 MOST, FEWEST = 5_000, 8  # images of a map
 NEIGHBOURS, EPOCHS = 15, 200  # of UMAP
-GOLDEN = 0.6180339887  # turn of the colour wheel from one class to the next
+GOLDEN = 0.6180339887  # step on the colour wheel from one class to the next
 COLOURS: dict[Split, str] = {"train": TRAIN, "test": TEST, "gallery": GALLERY}
 
 
 @dataclass(frozen=True)
 class Map:
-    """A point, a class label and a split for each image; the images are a sample ``of`` so many."""
+    """A point, a class label and a split for each image of a sample; ``of`` is the number of all images."""
 
     points: tuple[tuple[float, float], ...]
     labels: tuple[int, ...]
@@ -43,7 +43,7 @@ def compute(study: Study) -> Map | None:
 
 
 def map_of(subject: Subject, *, most: int = MOST, seed: int = 0) -> Map | str:
-    """Project a sample of all images onto the plane; return a sentence if that is not possible."""
+    """Return a projection of a sample of the images onto the plane, or a sentence if that is not possible."""
     counts = {split: len(x) for split, x in subject.x.items()}
     total = sum(counts.values())
     if total < FEWEST:

@@ -44,7 +44,7 @@ class Geometry:
     """One split of one run as a set of points on the unit sphere."""
 
     images: int
-    queries: int  # that searched the others
+    queries: int  # number of images that searched the others
     dim: int
     effective_dimension: int | None
     intra: float
@@ -52,7 +52,7 @@ class Geometry:
     ratio: float  # mean of nearest positive over nearest negative
     ed1: float
     ed10: float
-    sphere_ed1: float  # of as many uniform points on the sphere
+    sphere_ed1: float  # for the same number of uniform points on the sphere
     sphere_ed10: float
     hubness: float
 
@@ -108,7 +108,7 @@ def geometry(
     queries: int = QUERIES,
     seed: int = 0,
 ) -> Geometry:
-    """Measure points on the unit sphere with class labels.
+    """Return the geometry of points on the unit sphere with class labels.
 
     Neighbour distances, their ratio and hubness need a search. With more than ``many`` points and no ``ranking``, a
     sample of ``queries`` points searches all of them.
@@ -141,7 +141,7 @@ def geometry(
 
 
 def summary(spaces: Spaces) -> Iterator[str]:
-    """Describe the effective dimension and the neighbour distances of the first run."""
+    """Yield sentences on the effective dimension and the neighbour distances of the first run."""
     train, test = spaces[0].train, spaces[0].test
     if train.effective_dimension is not None:
         yield (
@@ -201,7 +201,7 @@ def ratio_figure(spaces: Spaces) -> Figure | None:
 
 
 def expected_distances_figure(spaces: Spaces) -> Figure | None:
-    """Draw ED_1 and ED_10, and those of uniform points on the sphere."""
+    """Draw ED_1 and ED_10 of the images and of uniform points on the sphere."""
     marks = {"ED₁": lambda points: points.ed1, "ED₁₀": lambda points: points.ed10}
     sphere = (lambda points: points.sphere_ed1, lambda points: points.sphere_ed10)
     return _dots(spaces, "Expected distance to the nearest", marks, ("uniform on the sphere", sphere))

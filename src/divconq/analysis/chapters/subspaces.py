@@ -69,7 +69,7 @@ class Subspaces:
     mass: tuple[float, ...]
     recalls: tuple[float, ...]
     final_recall: float
-    queries: int  # of the recalls
+    queries: int  # number of queries of the recalls
     corrected: int  # queries for which the sum is right and most subspaces are wrong
     misled: int  # the reverse
     retrievals: tuple[Retrieval, ...]
@@ -77,7 +77,7 @@ class Subspaces:
 
     @property
     def best(self) -> int:
-        """Index of the subspace with the highest recall."""
+        """Return the index of the subspace with the highest recall."""
         return int(np.argmax([value if math.isfinite(value) else -1.0 for value in self.recalls]))
 
 
@@ -95,7 +95,7 @@ def compute(study: Study) -> Subspaces | None:
 def subspaces_of(
     subject: Subject, baseline: Subject | None = None, *, queries: int = QUERIES, seed: int = 0
 ) -> Subspaces:
-    """Compare the masks, and search every subspace with a sample of the test images."""
+    """Return a comparison of the masks, and of searches in every subspace with a sample of the test images."""
     masks, gallery_labels = subject.masks, subject.labels.get("gallery")
     findable = (positives(subject.labels["test"], gallery_labels) > 0).nonzero().flatten()
     asked = findable[sample(len(findable), queries, seed).to(findable.device)]
@@ -126,9 +126,9 @@ def subspaces_of(
 
 
 def shown_spaces(found: Mapping[str, Sequence[int]], most: int = SPACES) -> list[str]:
-    """Select at most ``most`` subspaces to show, first those whose nearest neighbour differs from the sum's.
+    """Return the names of the spaces to show, in the same order: at most ``most`` subspaces, and all other spaces.
 
-    All other spaces are shown. The order stays.
+    Subspaces whose nearest neighbour differs from that of the sum are preferred.
 
     >>> shown_spaces({"subspace 1": [4], "subspace 2": [5], "subspace 3": [6], "sum": [4]}, most=2)
     ['subspace 2', 'subspace 3', 'sum']
@@ -141,7 +141,7 @@ def shown_spaces(found: Mapping[str, Sequence[int]], most: int = SPACES) -> list
 def _retrievals(
     subject: Subject, baseline: Subject | None, helped: Int64[Tensor, " h"], hurt: Int64[Tensor, " u"]
 ) -> tuple[Retrieval, ...]:
-    """Search every space with the corrected and the misled queries."""
+    """Return the neighbours of the corrected and the misled queries in every space."""
     queries = torch.cat([helped, hurt])
     answers = {
         f"subspace {number}": _answers(subject.f, mask, queries)
@@ -178,7 +178,7 @@ def _matrix(values: Tensor) -> Matrix:
 
 
 def summary(found: Subspaces) -> Iterator[str]:
-    """Compare the sum with the best subspace, and name the factors that subspaces follow."""
+    """Yield sentences on the sum and the best subspace, and on the factors that subspaces follow."""
     if len(found.recalls) > 1 and math.isfinite(found.final_recall):
         best = found.recalls[found.best]
         yield (

@@ -33,7 +33,7 @@ PHASES = (QUIET, *COLOURS[5:], *COLOURS[:5])  # colours
 
 @dataclass(frozen=True)
 class Score:
-    """A logged figure: its last value, and the epoch and value of its best."""
+    """A logged figure: its last value, and its best epoch and value."""
 
     last: float
     best_epoch: int
@@ -98,7 +98,7 @@ def training_of(name: str, record: RunRecord) -> Training:
 
 
 def summary(runs: tuple[Training, ...]) -> Iterator[str]:
-    """Say how well the first run searches, also compared with the others and with its training images."""
+    """Yield sentences on the scores of the first run, compared with other runs and with its training images."""
     run = runs[0]
     score = run.score("recall@1")
     if score is None:
@@ -124,7 +124,7 @@ def summary(runs: tuple[Training, ...]) -> Iterator[str]:
 
 
 def generalisation_figure(runs: tuple[Training, ...]) -> Figure | None:
-    """Draw test over train Recall@1 as one path for each run, with a mark at its last epoch."""
+    """Draw test against train Recall@1 as one path per run, with a mark at the last epoch."""
     paths = [
         (number, run.name, [(100 * train, 100 * test) for _, train, test in run.generalisation])
         for number, run in enumerate(runs)

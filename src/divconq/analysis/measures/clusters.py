@@ -1,4 +1,4 @@
-"""The clusters of a division: agreement with the classes, change over time, sizes, and classes they split."""
+"""Measures of the clusters of a division: NMI with the classes, change over time, sizes, and split classes."""
 
 import math
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Change:
 
 
 def partition_change(new: Int64[Tensor, " n"], old: Int64[Tensor, " n"], new_k: int, old_k: int) -> Change:
-    """Compare a partition with the previous one.
+    """Return the comparison of a partition with the previous one.
 
     The matching of equation 3 pairs new clusters with old ones. After a bisection, the children 2i and 2i+1 count as
     cluster i. Both numbers are NaN without images. See the paper's section 4.3, "Division strategy" (60-75% kept),

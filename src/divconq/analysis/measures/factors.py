@@ -1,4 +1,4 @@
-"""How well clusters and subspaces match the known factors of the images, such as pose or background."""
+"""Agreement of clusters and subspaces with the known factors of the images, such as pose or background."""
 
 import math
 from collections.abc import Mapping
@@ -111,6 +111,6 @@ def _nmi_unless_constant(a: Int64[Tensor, " n"], b: Int64[Tensor, " n"]) -> floa
 
 
 def _number(values: Shaped[Tensor, " n"]) -> Int64[Tensor, " n"]:
-    """Number the distinct values from 0."""
+    """Return the distinct values numbered from 0."""
     numbers: Tensor = values.unique(return_inverse=True)[1]
     return numbers

@@ -1,4 +1,4 @@
-"""Nearest neighbours: among all images, within a class, in another class; and their distances."""
+"""Nearest neighbours and their distances: among all images, within a class, and in other classes."""
 
 import math
 

@@ -1,7 +1,7 @@
-"""The embedding space: its effective dimension, the spread of its classes, and how evenly it is filled.
+"""The embedding space: its effective dimension, the spread of its classes, and its uniformity.
 
 The searches ``neighbours``, ``nearest_same`` and ``nearest_other`` are costly. The measures here take their results
-as arguments, so that each search runs once.
+as arguments, so each search runs once.
 """
 
 import math

@@ -92,10 +92,10 @@ def subspace_hits(
     final: Float[Tensor, " d"] | None = None,
     budget: int = BUDGET,
 ) -> Hits:
-    """Search in each subspace and in the final space, and return which nearest neighbours have the right class.
+    """Return whether the nearest neighbours have the right class, in each subspace and in the final space.
 
     ``final`` is the mask of the final space; the default is the sum of all masks. ``queries`` selects the rows that
-    search; those without an image of their class to find are left out. See the paper's sections 3.3 and 4.3,
+    search; rows without a positive are left out. See the paper's sections 3.3 and 4.3,
     "Subspace learning", figure "Comparison of the retrieval results on CARS".
 
     >>> quadrants = torch.tensor([[1.0, 1.0], [-1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]])

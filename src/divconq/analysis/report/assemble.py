@@ -1,4 +1,4 @@
-"""From run folders to ``report.html``, ``analysis.json`` and ``figures/``."""
+"""Create ``report.html``, ``analysis.json`` and ``figures/`` from run folders."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -26,9 +26,9 @@ def analyse(
 ) -> tuple[Findings, Thumbnails]:
     """Analyse the run in the first folder, and compare the runs in the others with it.
 
-    Returns the findings and a thumbnail of every image in them. ``module`` is a Python file to run first, if it
-    registers the backbone of a run. ``say`` reports progress. Only the cached embeddings are written, into each run
-    folder.
+    Returns the findings and a thumbnail of every image in them. ``module`` is a Python file to execute
+    first, for example to register a backbone. ``say`` receives progress messages. The function writes only the
+    cached embeddings, into each run folder.
     """
     if module is not None:
         import_file(module)

@@ -1,6 +1,6 @@
 """The findings of an analysis: the result of every chapter as plain values, and their JSON form.
 
-A number that does not exist (no images, an empty cluster) is NaN here and null in JSON.
+An undefined number (no images, an empty cluster) is NaN here and null in JSON.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from divconq.data.dataset import ImageSet
 class Findings:
     """The dataset of an analysis, and the result of every chapter by name; None if there is nothing to show.
 
-    ``missing`` lists in sentences which parts of the report could not be made, and why.
+    ``missing`` lists, in sentences, the parts of the report that could not be made, and why.
     """
 
     dataset: str
@@ -36,7 +36,7 @@ class Findings:
 
     @property
     def runs(self) -> tuple[Training, ...]:
-        """The training of every run. The first run is the analysed one."""
+        """Return the training of every run. The first run is the analysed one."""
         runs: tuple[Training, ...] = self.chapters["training"]
         return runs
 
@@ -50,7 +50,7 @@ class Findings:
 
 
 def collect_findings(study: Study) -> Findings:
-    """Compute all chapters of a study."""
+    """Compute and return all chapters of a study."""
     subject, images = study.subject, study.images
     train = [some for split, some in images.items() if split == "train"]
     test = [some for split, some in images.items() if split != "train"]

@@ -41,7 +41,7 @@ def summarise(findings: Findings) -> dict[str, list[str]]:
 
 
 def make_environment(svgs: Mapping[str, str], thumbnails: Thumbnails) -> Environment:
-    """Return a Jinja2 environment for the templates of one page. It escapes everything that users can name."""
+    """Return a Jinja2 environment for the templates of one page. It escapes all names from users."""
     folders = dict.fromkeys([Path(__file__).parent, *(chapter.template.parent for chapter in CHAPTERS)])
     environment = Environment(
         loader=FileSystemLoader(list(folders)),

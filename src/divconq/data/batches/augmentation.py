@@ -14,7 +14,7 @@ from divconq.checks import did_you_mean
 
 CROPS = ("random", "random_resized", "central")
 RATIOS = (3 / 4, 4 / 3)  # width / height of a random_resized crop
-TRIES = 10  # to find a random_resized crop that fits into the image
+TRIES = 10  # attempts to find a random_resized crop that fits into the image
 ANGLE = math.radians(45)
 SHIFT = 1 / 16  # of the side
 BLURS = (3, 5, 7)
@@ -89,7 +89,7 @@ class Draws:
     """The random numbers of a batch; None for a change that the augmentation never makes.
 
     ``place`` is the position of the crop, from 0 to 1 in the free space. ``area`` (a share of the image) and
-    ``ratio`` belong to the tries of a random_resized crop. ``shift`` and ``holes`` (left, top, right, bottom) are
+    ``ratio`` are for the attempts at a random_resized crop. ``shift`` and ``holes`` (left, top, right, bottom) are
     shares of the output side. ``blur`` is the side of the box in pixels; 1 means no blur.
 
     >>> draw(2, AUGMENTATIONS["none"], generator=torch.Generator()).blur is None
@@ -131,7 +131,7 @@ class Draws:
 
 
 def draw(n: int, augmentation: Augmentation, *, generator: torch.Generator) -> Draws:
-    """Draw the random numbers of ``n`` images on the CPU.
+    """Return the random numbers of ``n`` images, drawn on the CPU.
 
     >>> draw(3, AUGMENTATIONS["geom"], generator=torch.Generator().manual_seed(0)).angle.shape
     torch.Size([3])

@@ -1,4 +1,4 @@
-"""Loading and augmenting batches on the device, ahead of the network."""
+"""Load and augment batches on the device, ahead of the training step."""
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -44,7 +44,7 @@ def read_ahead(store: ImageStore, batches: Iterable[Tensor], device: torch.devic
 
 
 def index_device(store: ImageStore) -> torch.device:
-    """Return the device that indices must be on, so that ``store.load(index)`` does not wait.
+    """Return the device that indices must be on to avoid a wait in ``store.load(index)``.
 
     >>> index_device(InMemory(torch.zeros(4, 8, 8, 3, dtype=torch.uint8)))
     device(type='cpu')

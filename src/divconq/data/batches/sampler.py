@@ -1,11 +1,11 @@
-"""Which images make up which batch. A whole epoch is planned before it starts; the plan is a pure function.
+"""Plan the batches of an epoch. ``plan_epoch`` is a pure function, called before the epoch starts.
 
 Steps
     An epoch has ``ceil(n / batch)`` steps. Each step draws exactly ``batch`` images from one usable cluster (see
-    ``divconq.division.usable_clusters``); images of other clusters are left out. The usable clusters share the
-    steps in proportion to the images that can be drawn from them, by largest remainder and with at least one step
-    each. If there are fewer steps than usable clusters, each step serves another cluster and the next epoch
-    continues where this one stopped: after ``ceil(usable / steps)`` epochs, every cluster has been served.
+    ``divconq.division.usable_clusters``); images of other clusters are left out. Each usable cluster gets a
+    number of steps in proportion to its images that can be drawn, by largest remainder and with at least one step
+    each. If there are fewer steps than usable clusters, each step draws from another cluster and the next
+    epoch continues with the next cluster. After ``ceil(usable / steps)`` epochs, every cluster has had a step.
 
 Uniform batches (``per_class`` is None)
     The images of a cluster are dealt like a deck of cards that is reshuffled when it runs out. In an epoch, each
@@ -42,8 +42,8 @@ class EpochPlan:
     """The cluster and the images of each step; iteration yields one pair per step.
 
     ``left_out`` counts the images that cannot be drawn: their cluster is unusable or, with ``per_class``, it has no
-    other image of their class. ``without_positive`` counts the images that have no other of their class in their
-    cluster; they serve as negatives at best.
+    other image of their class. ``without_positive`` counts the images that have no other image of their class
+    in their cluster; they can only be negatives.
 
     >>> plan = EpochPlan(torch.tensor([1, 0]), torch.tensor([[4, 5], [2, 3]]), left_out=0, without_positive=0)
     >>> [(cluster, index.tolist()) for cluster, index in plan]
@@ -73,7 +73,7 @@ def plan_epoch(
     seed: int,
     epoch: int,
 ) -> EpochPlan:
-    """Plan ``ceil(n / batch)`` batches, each from one of the ``k`` clusters.
+    """Return a plan of ``ceil(n / batch)`` batches, each from one of the ``k`` clusters.
 
     ``order`` is the order of the steps: ``random``, or ``round_robin`` over the clusters that have steps left.
 
@@ -135,7 +135,7 @@ def _check(n: int, clusters: Tensor, k: int, batch: int, per_class: int | None, 
 
 
 def _share(steps: int, weights: Ints, epoch: int) -> Ints:
-    """Share the steps in proportion to the weights, by largest remainder and with at least one each."""
+    """Return the steps of each cluster, in proportion to the weights, by largest remainder and at least one."""
     usable = np.flatnonzero(weights)
     given = np.zeros_like(weights)
     if steps < len(usable):
@@ -154,7 +154,7 @@ def _round_robin(schedule: Ints, steps: Ints) -> Ints:
 
 
 class _Deck:
-    """Deals shuffled images: each once before any comes again, and none twice in a hand if avoidable."""
+    """Deals shuffled images: each once per round, and none twice in a hand if possible."""
 
     def __init__(self, shuffled: Ints, rng: np.random.Generator) -> None:
         self.order, self.at, self.rng = shuffled, 0, rng
@@ -185,7 +185,7 @@ def _uniform(members: Ints, steps: int, batch: int, rng: np.random.Generator) ->
 def _by_class(
     members: Ints, classes: Ints, steps: int, groups: int, per_class: int, rng: np.random.Generator
 ) -> Ints:
-    """Return ``groups`` groups of ``per_class`` images of one class for each step; a class stays together."""
+    """Return ``groups`` groups for each step, each of ``per_class`` consecutive images of one class."""
     members = members[np.lexsort((rng.random(len(members)), classes))]  # shuffled within each class
     owned = np.unique(classes, return_counts=True)[1]
     decks = [_Deck(images, rng) for images in np.split(members, np.cumsum(owned)[:-1])]
@@ -201,10 +201,10 @@ def _by_class(
 
 
 def _quotas(sizes: Ints, steps: int, count: int, rng: np.random.Generator) -> Ints:
-    """Share ``steps * count`` places among classes in proportion to size, at most ``steps`` for each.
+    """Return the places of each class, out of ``steps * count``, in proportion to size and at most ``steps``.
 
-    Classes that would exceed ``steps`` places get one in each step. The other shares are rounded down or up by one
-    random offset along their running sum, so that on average each class gets exactly its share.
+    Classes that would exceed ``steps`` places get one in each step. The other shares are rounded down or up with one
+    random offset to their cumulative sum, so on average each class gets exactly its share.
     """
     places, free = np.full(len(sizes), steps), np.ones(len(sizes), dtype=bool)
     while (full := free & (sizes * count >= sizes[free].sum())).any():
@@ -218,10 +218,10 @@ def _quotas(sizes: Ints, steps: int, count: int, rng: np.random.Generator) -> In
 
 
 def _spread(places: Ints, steps: int, count: int, rng: np.random.Generator) -> Iterator[Ints]:
-    """Yield ``count`` classes for each step, such that each class is drawn as often as it has places.
+    """Yield ``count`` classes for each step; each class is drawn as often as it has places.
 
-    They are drawn without replacement, weighted by the places left (the smallest of exponential variables with
-    these rates). A class with as many places as steps left is always drawn, so that all places are filled.
+    Classes are drawn without replacement, weighted by their remaining places (the smallest of exponential variables
+    with these rates). A class with as many places as remaining steps is always drawn, so all places are filled.
     """
     left = places.astype(np.float64)
     for remaining in range(steps, 0, -1):

@@ -1,6 +1,6 @@
 """Random augmentation of a batch, on the device of the batch.
 
-The input images are squares of side S, and ``aspect`` is their original width / height. Crops are those of the
+The input images are squares of side S, and ``aspect`` is their original width / height. Crops are taken from the
 original image with its short side resized to ``resize``. S should be ``views.stored_side(resize)``: smaller images
 give blurred crops, much larger ones give aliasing. The output lies in [0, 1], in float32, or on a GPU in float16,
 whose steps are eight times finer than those of 8-bit pixels. The model normalises it.
@@ -99,8 +99,8 @@ def _crop(
 ) -> Float[Tensor, "b 3 h w"]:
     """Return the cropped, flipped, rotated and shifted images, with ``margin`` more pixels on each side.
 
-    The source of the output pixel at (u, v) from the centre is found in the reverse order: shift back, rotate
-    back, mirror, scale to the crop, scale to the square; all around the centre of the crop.
+    The source of an output pixel at (u, v) from the centre is found by undoing the changes in reverse order, around
+    the centre of the crop: shift back, rotate back, mirror, scale to the crop, scale to the square.
     """
     side = images.shape[1]
     width, height = true_size(aspect, resize)
@@ -127,7 +127,7 @@ def _sample(
 ) -> Float[Tensor, "b 3 h w"]:
     """Interpolate the images at ``points``, in pixels from the upper left corner.
 
-    With ``exact``, images are padded to a power of two: then the map from pixels to [-1, 1] has no rounding.
+    With ``exact``, images are padded to a power of two, which makes the map from pixels to [-1, 1] exact.
     """
     side = images.shape[1]
     padded = 1 << (side - 1).bit_length() if exact else side
@@ -142,7 +142,7 @@ def _gather(
 ) -> Float[Tensor, "b 3 h w"]:
     """Interpolate as ``_sample`` does, with operations that compile to a faster kernel on a GPU.
 
-    The three channels are gathered one by one, so that the points are computed once for all.
+    The three channels are gathered one by one and share the computed points.
     """
     count, side = images.shape[:2]
     low = (points - 0.5).floor()
@@ -203,7 +203,7 @@ def _blend(x: Tensor, other: Tensor, factor: Float[Tensor, " b"]) -> Tensor:
 
 
 def _turn_hue(x: Float[Tensor, "b 3 h w"], turn: Float[Tensor, " b"]) -> Float[Tensor, "b 3 h w"]:
-    """Turn the hue of each pixel by ``turn`` of the colour circle; its largest and smallest channel stay."""
+    """Rotate the hue by ``turn`` of the colour circle. The largest and smallest channel values of a pixel stay."""
     r, g, b = x.unbind(dim=1)
     value, chroma = x.amax(dim=1), x.amax(dim=1) - x.amin(dim=1)
     safe = torch.where(chroma > 0, chroma, 1.0)

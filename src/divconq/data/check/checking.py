@@ -1,4 +1,4 @@
-"""Checking the labels and files of a dataset."""
+"""Check the labels and files of a dataset."""
 
 import hashlib
 from collections import Counter
@@ -15,7 +15,7 @@ from divconq.data.images.files import ImageFiles
 
 
 def check_dataset(dataset: Dataset, *, workers: int = 4) -> Report:
-    """Search a dataset for all ``KINDS`` of findings. Every file is read once, by ``workers`` processes.
+    """Return a report on all ``KINDS`` of findings in a dataset. ``workers`` processes read every file once.
 
     To check broken files, open the dataset with ``open_dataset(..., keep_broken=True)``.
 

@@ -20,7 +20,7 @@ class Entry:
 
 
 def possible_duplicates(entries: Sequence[Entry]) -> set[Path]:
-    """Return the files that can equal another one, because it has the same size."""
+    """Return the files that may equal another one because both have the same size."""
     sizes = {entry.file: entry.file.stat().st_size if entry.file.is_file() else 0 for entry in entries}
     count = Counter(sizes[entry.file] for entry in entries)
     return {file for file, size in sizes.items() if count[size] > 1}

@@ -15,7 +15,7 @@ MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"II*\0", b"MM\0*")  # first byte
 
 
 def kinds_of_file(file: Path) -> tuple[str, ...]:
-    """Return what is broken, or else unusual, about an image file, as keys of ``FILE_KINDS``.
+    """Return the findings about an image file, as keys of ``FILE_KINDS``; empty if there are none.
 
     >>> kinds_of_file(Path("nowhere.jpg"))
     ('unreadable',)

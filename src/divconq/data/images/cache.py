@@ -1,6 +1,6 @@
 """A cache of decoded images: one memory-mapped file of squares.
 
-The files of a cache lie in one folder and are named by its key: ``.u8`` holds the images, ``.json`` the
+The files of a cache are in one folder and have its key as name: ``.u8`` holds the images, ``.json`` the
 fingerprint of each image. An incomplete cache has ``.partial`` in place of ``.u8``, and ``.done`` with one byte
 per image. Any of these files may be deleted at any time.
 """
@@ -46,7 +46,7 @@ class Cached:
 
     @property
     def size(self) -> int:
-        """Side of the square in pixels."""
+        """Return the side of the square in pixels."""
         return int(self.images.shape[1])
 
     def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
@@ -57,7 +57,7 @@ class Cached:
 def cached(images: ImageSet, folder: Path | None = None) -> ImageSet:
     """Return the image set with its files decoded into a cache in ``folder``; by default ``cache_folder()``.
 
-    The key of the cache is a hash of the size and of each file's fingerprint, so a changed file gives another
+    The key of the cache is a hash of the size and of each file's fingerprint, so a changed file gives a new
     cache. Images in memory are returned unchanged.
 
     >>> import tempfile

@@ -27,32 +27,32 @@ class CacheFiles:
 
     @property
     def data(self) -> Path:
-        """All images of a complete cache."""
+        """Return the path of the images of a complete cache."""
         return self.folder / f"{self.key}.u8"
 
     @property
     def partial(self) -> Path:
-        """The images of an incomplete cache."""
+        """Return the path of the images of an incomplete cache."""
         return self.folder / f"{self.key}.partial"
 
     @property
     def done(self) -> Path:
-        """One byte per image of an incomplete cache: 1 if it is written."""
+        """Return the path of the progress: one byte per image of an incomplete cache, 1 if it is written."""
         return self.folder / f"{self.key}.done"
 
     @property
     def index(self) -> Path:
-        """The fingerprint of each image."""
+        """Return the path of the fingerprints of all images."""
         return self.folder / f"{self.key}.json"
 
     @property
     def lock(self) -> Path:
-        """The lock file; its holder may write the cache."""
+        """Return the path of the lock file. Only its holder may write the cache."""
         return self.folder / f"{self.key}.lock"
 
     @property
     def row(self) -> int:
-        """Bytes per image."""
+        """Return the number of bytes per image."""
         return self.size * self.size * 3
 
     def is_complete(self, count: int) -> bool:

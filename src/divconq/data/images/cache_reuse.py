@@ -1,7 +1,7 @@
-"""Reuse of images that another cache in the same folder holds.
+"""Reuse images from another cache in the same folder.
 
-A cache is for one list of files. When a photo is added, repaired or removed, or classes are split in another
-way, the list changes and a new cache is built: then only new images are decoded, and the others are copied.
+A cache is for one list of files. If a photo is added, repaired or removed, or if classes are split in another
+way, a new cache is built: only new images are decoded, the others are copied.
 """
 
 import json
@@ -18,7 +18,7 @@ FORMAT = 3  # increase this number when decoding gives other pixels
 
 
 def find_cached(files: CacheFiles, fingerprints: set[str]) -> dict[str, UInt8[np.ndarray, "size size 3"]]:
-    """Return the images with these fingerprints in other caches, complete or not, by fingerprint."""
+    """Return the images of other caches, complete or not, that have these fingerprints; keys are fingerprints."""
     found: dict[str, UInt8[np.ndarray, "size size 3"]] = {}
     for other, theirs in _other_caches(files):
         complete = other.is_complete(len(theirs))

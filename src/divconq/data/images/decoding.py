@@ -1,4 +1,4 @@
-"""Decoding one image file: upright, in RGB, resized to a square as ``batches.views`` describes."""
+"""Decode one image file: upright, in RGB, resized to a square as ``batches.views`` describes."""
 
 import warnings
 from collections.abc import Iterator
@@ -27,9 +27,9 @@ Box: TypeAlias = tuple[float, float, float, float]
 
 
 def prepare_pillow() -> None:
-    """Set up Pillow once, before threads and processes start: load its formats, let it reuse its memory.
+    """Load Pillow's formats and let it reuse memory. Call once, before threads and processes start.
 
-    Without reuse, each image costs hundreds of page faults, a fifth of the time to decode it.
+    Without reuse, page faults take a fifth of the decoding time.
 
     >>> prepare_pillow()
     """
@@ -40,7 +40,7 @@ def prepare_pillow() -> None:
 
 
 class UnreadableError(ValueError):
-    """An image file that cannot be decoded, with the reason.
+    """Raised for an image file that cannot be decoded, with the reason.
 
     >>> print(UnreadableError(Path("1.jpg"), "image file is truncated"))
     1.jpg cannot be decoded (image file is truncated); remove it or save it again as JPEG or PNG
@@ -52,12 +52,12 @@ class UnreadableError(ValueError):
 
 
 class OddSizeError(Exception):
-    """An image that is too large, or far longer than wide."""
+    """Raised for an image that is too large, or far longer than wide."""
 
 
 @contextmanager
 def open_image(file: Path) -> "Iterator[Image.Image]":
-    """Open an image file of one of ``FORMATS``. Every error, also while it is open, becomes an UnreadableError.
+    """Open an image file of one of ``FORMATS``. Every error inside the block becomes an UnreadableError.
 
     Only the header is read, so a huge image is refused before memory is allocated for it.
 
@@ -119,7 +119,7 @@ def decode(file: Path, size: int, box: Box | None = None) -> UInt8[np.ndarray, "
         width, height = image.size
         left, top, right, bottom = x1 * width, y1 * height, x2 * width, y2 * height
         x, y = int(left), int(top)
-        part = _rgb(image).crop((x, y, ceil(right), ceil(bottom)))  # the filter must not see more
+        part = _rgb(image).crop((x, y, ceil(right), ceil(bottom)))  # the filter must not read pixels outside
         resized = part.resize(
             _resized_size((x2 - x1) * full[0] / ((y2 - y1) * full[1]), size),
             Image.Resampling.BILINEAR,

@@ -38,7 +38,7 @@ def map_files(
 
 
 def refuse_unreadable(files: Sequence[Path], reasons: Sequence[str | None], *, add: str = "") -> None:
-    """Raise a ValueError if any file has a reason why it is unreadable; ``add`` ends the message.
+    """Raise a ValueError if any reason is not None; ``add`` is appended to the message.
 
     >>> refuse_unreadable([Path("1.jpg"), Path("2.jpg")], [None, "truncated"])
     Traceback (most recent call last):
@@ -63,7 +63,7 @@ def missing_files(files: Sequence[Path], workers: int) -> list[Path]:
 
 
 def first_three(names: Sequence[object]) -> str:
-    """Join the first three names, and say how many more there are.
+    """Return the first three names as text, and the number of further names.
 
     >>> first_three("abcde")
     'a, b, c and 2 more'

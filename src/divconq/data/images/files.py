@@ -1,4 +1,4 @@
-"""Images that are decoded from their files whenever they are loaded."""
+"""Image files that are decoded on every load."""
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -54,7 +54,7 @@ def open_files(
     workers: int,
     boxes: Sequence[Float[Tensor, "_ 4"]] | None = None,
 ) -> list[ImageFiles]:
-    """Open the files of each split; one error lists the unreadable files of all splits.
+    """Return the image files of each split. One error lists the unreadable files of all splits.
 
     >>> open_files([[], []], size=8, workers=2)[1].files
     ()
@@ -75,8 +75,8 @@ def open_files(
 def check_readable(stores: Iterable[ImageStore]) -> None:
     """Decode every image file of ``stores`` once, and raise a ValueError if any is broken.
 
-    Each file is decoded at the smallest size. For a JPEG that takes a fraction of the time, and still reads all
-    bytes. Stores that hold no files are skipped.
+    Each file is decoded at the smallest size, which is faster for a JPEG and still reads all bytes. Stores without
+    files are skipped.
 
     >>> check_readable([ImageFiles((), torch.ones(0), size=8, workers=2)])
     """

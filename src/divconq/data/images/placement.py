@@ -1,4 +1,4 @@
-"""Moving decoded images to where a GPU reads them fastest: GPU memory, else pinned memory."""
+"""Move decoded images to GPU memory, or to pinned memory if they do not fit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ class Pinned:
 
     @property
     def size(self) -> int:
-        """Side of the square in pixels."""
+        """Return the side of the square in pixels."""
         return self.images.shape[1]
 
     def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
@@ -47,7 +47,7 @@ def move_to_device(
     """Return the image sets with their images in the memory of the GPU ``device``, where they fit.
 
     The sets are moved in order, into ``share`` of the free GPU memory. A set that does not fit goes to pinned
-    memory, or stays where it is. Images decoded on every load always stay, and on a CPU all do.
+    memory, or is not moved. Images that are decoded on every load are not moved, and on a CPU none are.
 
     >>> images = ImageSet(InMemory(torch.zeros(1, 8, 8, 3, dtype=torch.uint8)), torch.tensor([0]), ("a",), ("1.png",))
     >>> move_to_device([images], torch.device("cpu"))[0] is images

@@ -24,7 +24,7 @@ _keep_broken: ContextVar[bool] = ContextVar("keep_broken", default=False)
 
 @contextmanager
 def keep_broken_files() -> Iterator[None]:
-    """Accept files with an unreadable header, as if they were square: to check them, not to train.
+    """Treat files with an unreadable header as square inside the block. Use this to check files, not to train.
 
     >>> with keep_broken_files():
     ...     upright_sizes([Path("nowhere.jpg")], workers=1).tolist() == [list(UNKNOWN)]

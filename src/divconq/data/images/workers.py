@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 MIN_FOR_PROCESSES = 256  # items; for fewer, starting processes costs more than it saves
 CHUNK = 16  # items sent to a process at once
-THREAD_CHUNK = 64  # small items that a thread handles in a row; submitting each one costs more than its work
+THREAD_CHUNK = 64  # small items per thread task, because submitting an item costs more than its work
 AHEAD = 1024  # items submitted to threads at once; all of them finish before an exception is raised
 
 _background: ContextVar[list[Callable[[], object]]] = ContextVar("background")
@@ -35,8 +35,8 @@ def background_work(*tasks: Callable[[], object]) -> Iterator[None]:
     """Run ``tasks`` in this process while ``parallel_map`` waits for worker processes.
 
     Each call of ``parallel_map`` that starts processes runs one task in a thread. The thread starts after the
-    processes are forked and ends before the call returns. Tasks without such a call do not run, and their
-    exceptions are ignored: a task is only work done early.
+    processes are forked and ends before the call returns. Tasks without such a call do not run.
+    Exceptions of tasks are ignored, because a task only does later work early.
 
     >>> with background_work(lambda: print("not run: two items need no processes")):
     ...     list(parallel_map(str.upper, ["a", "b"], workers=2))
@@ -66,7 +66,7 @@ def parallel_map(work: Callable[[Item], Result], items: Sequence[Item], workers:
 
 
 def map_in_threads(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> list[Result]:
-    """Return ``work(item)`` for each item, in order; for work that takes microseconds.
+    """Return ``work(item)`` for each item, in order. Use it for work that takes microseconds.
 
     >>> map_in_threads(str, [1, 2], workers=2)
     ['1', '2']
@@ -80,7 +80,7 @@ def map_in_threads(work: Callable[[Item], Result], items: Sequence[Item], worker
 def _map_in_processes(
     work: Callable[[Item], Result], items: Sequence[Item], workers: int
 ) -> Iterator[Result]:
-    fork = multiprocessing.get_context("fork")  # passes ``work`` and ``items`` on without pickling them
+    fork = multiprocessing.get_context("fork")  # shares ``work`` and ``items`` without pickling
     with (
         ProcessPoolExecutor(workers, fork, _start_worker, (work, items)) as pool,
         ThreadPoolExecutor(1) as background,
@@ -104,7 +104,7 @@ def _start_worker(work: Callable[[Item], Result], items: Sequence[Item]) -> None
 
 
 def _exit_with_parent() -> None:
-    """Exit when the parent is killed; a worker that survives would keep the parent's locks."""
+    """Exit when the parent is killed, because a surviving worker would keep the parent's locks."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from divconq.data.dataset import Dataset, ImageSet, InMemory
 from divconq.data.sources.demo_rendering import BACKGROUNDS, PATTERNS, Beetles, render
 
-SPECIES, TRAINED = 15, 10  # per family: all species, and those for training
+SPECIES, TRAINED = 15, 10  # per family: all species, training species
 IMAGES = 30  # per species
 FAVOURITE = 0.8  # probability that a training image has the favourite circumstance of its species
 MUTATION = 0.5  # probability that a species does not inherit a trait of its parent
@@ -52,7 +52,7 @@ BRIGHT = {
 LIMBS = {"black": (0.10, 0.09, 0.09), "russet": (0.38, 0.17, 0.09), "amber": (0.72, 0.48, 0.18)}
 PIGMENTS = tuple((DARK | BRIGHT).values())
 
-# Number of values of each trait of a species. The modes of a species differ in the livery only.
+# Number of values of each trait of a species. The modes of a species differ only in their colours and patterns.
 TRAITS = dict.fromkeys(SHAPES, 3) | {"thorax": len(PIGMENTS), "limbs": len(LIMBS)}
 LIVERY = {
     "pattern": len(PATTERNS) - 1,
@@ -108,7 +108,7 @@ def demo_dataset(seed: int = 0) -> Dataset:
 
 
 def _species(generator: Generator) -> dict[str, Tensor]:
-    """Draw the traits of all species, family by family; a livery has one column per mode."""
+    """Draw the traits of all species, family by family. Colours and patterns have one column per mode."""
     levels = torch.tensor([*TRAITS.values(), *(n for n in LIVERY.values() for _ in MODES)])
     table = torch.cat([_descend(levels, generator) for _ in FAMILIES]).T
     traits, liveries = table[: len(TRAITS)], table[len(TRAITS) :].unflatten(0, (len(LIVERY), len(MODES)))
@@ -123,7 +123,7 @@ def _species(generator: Generator) -> dict[str, Tensor]:
 
 
 def _descend(levels: Int64[Tensor, " t"], generator: Generator) -> Int64[Tensor, "s t"]:
-    """Draw a family: each species inherits some traits of an earlier one. Return them in random order."""
+    """Return the traits of a family, in random order. Each species inherits some traits of an earlier one."""
     traits = (torch.rand(SPECIES, len(levels), generator=generator) * levels).long()
     for child in range(1, SPECIES):
         parent = int(torch.randint(child, (1,), generator=generator))
@@ -154,7 +154,7 @@ def _photograph(
 
 
 def _name(species: Mapping[str, Tensor], s: int) -> str:
-    """Return the name of a species: look of the male, place, family; as in "violet-banded dune weevil"."""
+    """Return the name of a species from the colours of the male, place and family: "violet-banded dune weevil"."""
     palette, pigment = (DARK, "ground") if species["inverted"][s, 0] else (BRIGHT, "marking")
     colour = tuple(palette)[int(species[pigment][s, 0])]
     pattern = tuple(PATTERNS)[int(species["pattern"][s, 0])]

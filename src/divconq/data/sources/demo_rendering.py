@@ -1,4 +1,4 @@
-"""Rendering the beetles of the demo dataset from distance fields, in batches."""
+"""Render the beetles of the demo dataset from distance fields, in batches."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

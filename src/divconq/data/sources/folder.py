@@ -80,7 +80,7 @@ def flat_folder(path: Path | str, *, size: int = 256, workers: int = 4) -> Image
 
 
 def draw_test_classes(names: Sequence[str], share: float, seed: int) -> set[str]:
-    """Draw a share of the classes for testing: at least two, and at least two remain for training.
+    """Return a random share of the classes for testing: at least two, and at least two remain for training.
 
     >>> sorted(draw_test_classes(["ant", "bee", "cat", "dog"], share=0.5, seed=0))
     ['ant', 'cat']

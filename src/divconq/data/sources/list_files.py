@@ -1,4 +1,4 @@
-"""Reading the text files in which a benchmark lists its images."""
+"""Read the text files in which a benchmark lists its images."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Benchmarks in the layout of their authors: finding the files, and checking that all exist."""
+"""Benchmarks in their official layout: find the files and check that all exist."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Row:
 
     @property
     def file(self) -> str:
-        """Path below the root."""
+        """Return the path below the root."""
         return f"{self.folder}/{self.path}" if self.folder else self.path
 
 

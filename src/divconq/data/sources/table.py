@@ -20,8 +20,8 @@ def read_table(
 ) -> Dataset:
     """Read the images of a table with the columns ``path`` and ``label``.
 
-    A path is absolute, or relative to the folder of the table and below it. The column ``split`` says train or
-    test, or train, query or gallery; without it, a random share ``test_classes`` of the classes, drawn with
+    A path is absolute, or relative to the folder of the table and below it. The column ``split`` holds train and
+    test, or train, query and gallery. Without it, a random share ``test_classes`` of the classes, drawn with
     ``seed``, is the test set. ``x1,y1,x2,y2`` crop the upright image. ``camera`` becomes a factor. Other columns
     are ignored. Query and gallery share their labels.
 

@@ -1,4 +1,4 @@
-"""Reading the columns of a CSV or Parquet file as text."""
+"""Read the columns of a CSV or Parquet file as text."""
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ Table: TypeAlias = Mapping[str, Sequence[str]]
 
 
 def read_columns(path: Path) -> Table:
-    """Return the values of each known column as text; every row must have a value in each of them.
+    """Return the values of each known column as text. Raise ValueError if a value is missing.
 
     >>> read_columns(Path("nowhere.csv"))
     Traceback (most recent call last):

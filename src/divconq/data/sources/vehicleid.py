@@ -32,7 +32,7 @@ def read_vehicleid(
 ) -> Dataset:
     """Read PKU VehicleID with the small, medium or large ``test`` set, whose images search each other.
 
-    In addition, all other images search ten random galleries with one image per vehicle.
+    In addition, ten random galleries with one image per vehicle are searched by all other images.
 
     >>> read_vehicleid(Path("nowhere"))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
