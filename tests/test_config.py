@@ -1,7 +1,9 @@
 import dataclasses
+import math
 from pathlib import Path
 
 import jaxtyping
+import numpy as np
 import pytest
 import yaml
 
@@ -182,3 +184,16 @@ def test_presets_hold_the_papers_table():
 def test_an_unknown_preset_names_the_nearest():
     with pytest.raises(ValueError, match=r"unknown preset 'cubs'.*did you mean 'cub'"):
         preset("cubs")
+
+
+def test_numbers_that_python_accepts_become_plain_floats():
+    config = Config.of(lr=np.float64(1e-3), weight_decay=1)
+    assert type(config.optimisation.lr) is type(config.optimisation.weight_decay) is float
+    assert from_yaml(to_yaml(config)) == config
+    with pytest.raises(ValueError, match="lr must be a finite number, got one too large"):
+        Config.of(lr=10**400)
+
+
+def test_a_run_that_never_saved_by_the_clock_still_opens():
+    old = {**plain_settings(Config()), "save_minutes": math.inf}
+    assert from_yaml(yaml.safe_dump(old)).runtime.save_minutes == 1e9

@@ -158,6 +158,15 @@ def test_resuming_reads_no_earlier_image_and_repeats_no_division(small, tmp_path
     assert record["images_per_s"] == pytest.approx(48 / record["seconds"]["train"])
 
 
+def test_a_changed_schedule_does_not_divide_within_an_epoch(small, tmp_path, monkeypatch):
+    """The second epoch becomes a division epoch after half of its steps."""
+    config = small.replace(epochs=3, divide_every=5)
+    with pytest.raises(Stopped), monkeypatch.context() as patch:
+        train(config, tmp_path / "run", stop=StopAt(patch, 6))
+    records = train(config.replace(divide_every=1), tmp_path / "run", resume=True)
+    assert [record["k"] for record in records] == [1, 1, 2]
+
+
 def test_a_run_killed_thirty_times_ends_like_one_that_was_not(tiny, tmp_path):
     """SIGKILL at chosen places and at random times."""
     config = tiny.replace(

@@ -99,3 +99,14 @@ def check_batch(batch: int, per_class: int | None) -> None:
             f"batch must be a multiple of per_class = {per_class} and at least twice as large, got {batch}; "
             f"use {lower} or {lower + per_class}"
         )
+
+
+def check_rate(name: str, value: object) -> None:
+    """Raise SettingError unless ``value`` is a learning rate: a finite number of at least 0.
+
+    >>> check_rate("mask_lr", 1e-3)
+    """
+    if not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise SettingError(
+            f"{name} must be a finite number of at least 0, got {value!r}; use for example 1e-3"
+        )

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Sampler
 
-from divconq.checks import check_batch
-from divconq.config import DivisionConfig, MasksConfig, OptimisationConfig
+from divconq.checks import check_batch, check_rate
+from divconq.config import DivisionConfig, MasksConfig, ModelConfig, OptimisationConfig
 from divconq.data.batches.sampler import EpochPlan, plan_epoch
 from divconq.distributed import gather, on_first, shard, synchronise
 from divconq.division import DIVISIONS, Partition, divide
@@ -113,11 +113,17 @@ class DivideAndConquer(nn.Module):
             split_noise=mask_split_noise,
             reset=mask_reset,
             conquer=conquer,
+            weight_decay=mask_weight_decay,
         )
-        OptimisationConfig(
-            batch=batch, per_class=per_class, seed=seed
-        )  # the same checks as on the command line
+        ModelConfig(dim=dim)  # the sections check their settings, as on the command line
+        OptimisationConfig(batch=batch, per_class=per_class, seed=seed)
         check_batch(batch, per_class)
+        check_rate("mask_lr", mask_lr)
+        check_rate("loss_lr", mask_lr if loss_lr is None else loss_lr)
+        if groups is not None and len(groups) != len(labels):
+            raise ValueError(
+                f"groups must have one value for each of the {len(labels)} images, got {len(groups)}"
+            )
         if groups is None and DIVISIONS[division].needs_groups and k_max > 1:
             raise ValueError(
                 f"division {division!r} needs super-categories; pass groups, or use another division"

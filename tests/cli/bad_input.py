@@ -656,6 +656,7 @@ SETTINGS = (
     Refusal("true for a number", lambda: Config.of(epochs=True)),
     Refusal("a number that is not finite", lambda: Config.of(weight_decay=float("nan"))),
     Refusal("a learning rate that is not positive", lambda: Config.of(lr=0.0)),
+    Refusal("a number that no float holds", lambda: Config.of(lr=10**400)),
     Refusal("a dropout out of range", lambda: Config.of(dropout=1.0)),
     Refusal(
         "too much noise between the copies of a mask",
@@ -908,6 +909,15 @@ DIVISION = (
     Refusal(
         "the same, in a loop of your own",
         lambda: DivideAndConquer(lambda z, y: z.sum(), labels(), dim=4, batch=4, k_max=2, division="labels"),
+    ),
+    Refusal(
+        "a learning rate below 0, in a loop of your own",
+        lambda: DivideAndConquer(lambda z, y: z.sum(), labels(), dim=4, batch=4, mask_lr=-1.0),
+    ),
+    Refusal(
+        "super-categories of other images, in a loop of your own",
+        lambda: DivideAndConquer(lambda z, y: z.sum(), labels(), dim=4, batch=4, groups=labels(2)),
+        "pass those of all images",
     ),
     Refusal(
         "embeddings of other images", lambda: divided(x=points(7)), "embed every training image, in order"

@@ -171,3 +171,10 @@ def test_rows_get_to_all_the_clusters_they_name(path):
     table = load_table(path)
     short = {row.name for row in table.rows if too_short(table.config(row, 0))}
     assert short == ({"e20"} if path.stem == "cub_e" else set())  # its title says so
+
+
+def test_rows_may_be_named_by_a_learning_rate():
+    text = "{title: T, preset: cub, rows: {1e-3: {flags: {lr: 1e-3}}, 1e-4: {flags: {lr: 1.0e-4}}}}"
+    table = parse_table("t", text)
+    assert [row.name for row in table.rows] == ["1e-3", "1e-4"]
+    assert [table.config(row, 0).optimisation.lr for row in table.rows] == [1e-3, 1e-4]

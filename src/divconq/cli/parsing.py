@@ -26,6 +26,7 @@ from divconq.cli.arguments import (
     TrainArguments,
 )
 from divconq.config import PLACES, Config, SettingError, from_yaml
+from divconq.config.nested import SECTIONS
 from divconq.config.sections import flag_name
 from divconq.io.yaml_values import read_yaml
 from divconq.presets import PRESETS, preset
@@ -64,6 +65,8 @@ def parse(argv: list[str]) -> tuple[Start, Any, dict[str, dict[str, Any]]]:
     """Return the start, the arguments of the command, and the arguments of the loss and the miner."""
     start, _ = tyro.cli(Start, args=argv, prog="divconq", return_unknown_args=True, add_help=False)
     words = start.words
+    if words == ("help",):
+        words, argv = (), ["--help"]
     if words and words[0] not in ARGUMENTS:
         hint = did_you_mean(words[0], ARGUMENTS)
         raise ValueError(f"unknown command {words[0]!r}: choose one of {', '.join(ARGUMENTS)}{hint}")
@@ -176,5 +179,7 @@ def free_arguments(unknown: list[str], arguments: Any) -> dict[str, dict[str, An
 def _flags(arguments: Any) -> list[str]:  # noqa: ANN401
     fields = list(dataclasses.fields(arguments))
     if isinstance(arguments, TrainArguments):
-        fields += [item for _, item in PLACES.values()]
+        free = ("loss_args", "miner_args")  # given as --loss.NAME and --miner.NAME
+        fields = [item for item in fields if item.name not in SECTIONS]
+        fields += [item for name, (_, item) in PLACES.items() if name not in free]
     return [f"--{flag_name(item).replace('_', '-')}" for item in fields]

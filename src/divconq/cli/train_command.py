@@ -9,7 +9,7 @@ from divconq.cli.arguments import TrainArguments
 from divconq.cli.inspect_commands import write_analysis
 from divconq.cli.messages import fail, is_first_process, say
 from divconq.cli.parsing import Start, read_config, starting_config
-from divconq.config import MAY_CHANGE, Config, differences, from_yaml
+from divconq.config import MAY_CHANGE, Config, differences, from_yaml, upgraded
 from divconq.io.atomic import FULL
 from divconq.presets import PRESETS
 from divconq.training.stop_signals import Stopped, StopSignals
@@ -39,9 +39,10 @@ def _with_free_arguments(before: Config, config: Config, free: dict[str, dict[st
     """Add the arguments of the loss and the miner, and make the paths absolute."""
     same_loss, same_miner = config.loss.name == before.loss.name, config.loss.miner == before.loss.miner
     settings = config.settings()
+    named_now = upgraded({"loss": config.loss.name, "loss_args": free["loss"]})
     return config.replace(
         data=_absolute(config.data.name),
-        loss_args={**(before.loss.args if same_loss else {}), **free["loss"]},
+        loss_args={**(before.loss.args if same_loss else {}), **named_now["loss_args"]},
         miner_args={**(before.loss.miner_args if same_miner else {}), **free["miner"]},
         **{
             name: settings[name].resolve()
@@ -53,8 +54,11 @@ def _with_free_arguments(before: Config, config: Config, free: dict[str, dict[st
 
 def _check(before: Config, arguments: TrainArguments, config: Config, named: str | None) -> None:
     """Raise ValueError for flags that conflict, and for changes that alter the result of a resumed run."""
-    if named is None and arguments.preset in PRESETS:
-        raise ValueError(f"the preset must come before the flags; use divconq train {arguments.preset} ...")
+    no_word = (None, "[]")  # tyro returns the latter next to flags it does not know, such as --loss.alpha
+    if named is None and arguments.preset not in no_word:
+        raise ValueError(
+            f"a preset must come before the flags, got {arguments.preset!r} after them; use divconq train PRESET ..."
+        )
     if arguments.resume is not None:
         if named is not None or arguments.out is not None:
             raise ValueError("--resume continues a run as it was set up; give no preset and no --out with it")

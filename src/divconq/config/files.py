@@ -1,11 +1,14 @@
 """Config files: `config.yaml` of a run, and settings of older versions."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from divconq.config.nested import PLACES, SECTIONS, Config
 from divconq.io.yaml_values import read_yaml, write_yaml
+
+NEVER = 1e9  # minutes between checkpoints; older versions took infinity for it
 
 
 def to_yaml(config: Config) -> str:
@@ -69,6 +72,8 @@ def upgraded(settings: Mapping[str, Any]) -> dict[str, Any]:
     {'loss': 'margin', 'loss_args': {'without_replacement': True}}
     """
     settings = dict(settings)
+    if settings.get("save_minutes") == math.inf:
+        settings["save_minutes"] = NEVER
     if settings.get("loss", "margin") == "margin" and isinstance(settings.get("loss_args"), dict):
         renamed = {"apart": "without_replacement", "even": "equal_pairs"}
         arguments = settings["loss_args"]

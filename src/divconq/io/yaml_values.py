@@ -22,8 +22,17 @@ WANTED = {
 }
 
 
+EXPONENT = re.compile(r"^[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
+
+
 class _Loader(yaml.SafeLoader):
-    """Reads values such as 1e-5 as numbers; in YAML 1.1 they are strings."""
+    """Reads values such as 1e-5 as numbers; in YAML 1.1 they are strings, and as keys they stay strings."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and EXPONENT.match(key.value) and key.style is None:
+                key.tag = "tag:yaml.org,2002:str"
+        return super().construct_mapping(node, deep)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -33,8 +42,8 @@ class _Dumper(yaml.SafeDumper):
 for _class in (_Loader, _Dumper):
     _class.add_implicit_resolver(
         "tag:yaml.org,2002:float",
-        re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"),
-        list("-+0123456789"),
+        EXPONENT,
+        list("-+.0123456789"),
     )
 
 
@@ -137,8 +146,11 @@ def convert(kind: Any, value: object) -> Any:  # noqa: ANN401
 
 
 def _plain(kind: type, value: object) -> object:
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            value = float(value)  # also of NumPy's floats, which are not plain
+        except OverflowError:
+            raise ValueError("a finite number, got one too large") from None
     if kind is Path and isinstance(value, str):
         value = Path(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
