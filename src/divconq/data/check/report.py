@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass
 
 from divconq.data.check.kinds import KINDS
+from divconq.io.terminal import aligned
 
 
 @dataclass(frozen=True)
@@ -52,29 +53,24 @@ class Report:
 
         >>> split = Split(images=4, classes=2, singletons=1, class_sizes={"1": 1, "2-3": 1})
         >>> print(Report("photos", {"train": split}, 4, {"cmyk": Finding(0, [])}, [], ["all is grey"]).to_text())
-        photos               train
-        images                   4
-        classes                  2
-          of 1 image             1
-          of 2-3 images          1
+        photos           train
+        images               4
+        classes              2
+          of 1 image         1
+          of 2-3 images      1
         <BLANKLINE>
-        files read               4
-        CMYK files               0
+        files read  4
+        CMYK files  0
         <BLANKLINE>
         warning: all is grey
         no problems
         """
-        rows = self._rows()
-        width = max(18, *(len(row[0]) for row in rows if len(row) > 1))
-        table = [
-            "".join(cell.ljust(width) if i == 0 else cell.rjust(8) for i, cell in enumerate(row))
-            for row in rows
-        ]
         warnings = [f"warning: {warning}" for warning in self.warnings]
         problems = [f"problem: {problem}" for problem in self.problems] or ["no problems"]
-        return "\n".join([*(line.rstrip() for line in table), "", *warnings, *problems])
+        tables = [*aligned(self._split_rows()), "", *aligned(self._file_rows(), head=False)]
+        return "\n".join([*tables, "", *warnings, *problems])
 
-    def _rows(self) -> list[tuple[str, ...]]:
+    def _split_rows(self) -> list[tuple[str, ...]]:
         splits = self.splits.values()
         sizes = max((list(split.class_sizes) for split in splits), key=len, default=[])
         return [
@@ -88,7 +84,10 @@ class Report:
                 )
                 for size in sizes
             ),
-            (),
+        ]
+
+    def _file_rows(self) -> list[tuple[str, ...]]:
+        return [
             ("files read", f"{self.files:,}") if self.files else ("images are in memory, not in files",),
             *((KINDS[kind].title, f"{finding.count:,}") for kind, finding in self.findings.items()),
         ]
