@@ -38,6 +38,9 @@ MESSAGES = [
     ({"ks": ()}, "ks must be a list of at least one value, got none"),
     # choices
     ({"device": "gpu"}, "device must be one of auto, cpu, cuda, got 'gpu'; did you mean 'cuda'?"),
+    ({"std": (0.0, 0.0, 0.0)}, "std must be above 0, got 0.0"),
+    ({"dim": 10**12}, "dim must be at most 65536, got 1000000000000"),
+    ({"seed": 2**70}, "seed must be at most 9223372036854775807"),
     ({"masks": "fix"}, "masks must be one of learned, fixed, none, got 'fix'; did you mean 'fixed'?"),
     ({"division": "tree"}, "division must be one of progressive, flat, random, labels, got 'tree'"),
     ({"same_camera": None}, "same_camera must be one of drop, keep, got None"),

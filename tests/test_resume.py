@@ -438,3 +438,13 @@ def test_a_gpu_resumes_in_the_middle_of_an_epoch(tmp_path, monkeypatch, loss):
     rounding = (whole - again).abs().mean() + 0.01 * whole.abs().mean()
     assert (whole - resumed)[-len(losses["after"]) :].abs().mean() < 3 * rounding
     assert records[-1]["loss"] == pytest.approx(float(whole[steps:].mean()), rel=0.03)
+
+
+def test_a_damaged_best_epoch_is_named_on_resume(small, tmp_path):
+    train(small.replace(epochs=1), tmp_path / "run")
+    best = tmp_path / "run" / "best.pt"
+    best.write_bytes(best.read_bytes()[:-9])
+    with pytest.warns(
+        UserWarning, match=r"best\.pt is damaged .*; a later epoch replaces it only if it scores"
+    ):
+        train(small, tmp_path / "run", resume=True)

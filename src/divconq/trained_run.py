@@ -77,7 +77,13 @@ class TrainedRun:
                 size=stored_side(self.config.data.resize),
                 workers=threads(self.config.runtime.workers),
             )
-        return embed_images(self.config, self.model, images, progress="embedding").cpu(), images
+        x = embed_images(self.config, self.model, images, progress="embedding").cpu()
+        if bad := int((~x.isfinite()).any(1).sum()):
+            raise ValueError(
+                f"the model gives embeddings that are not finite for {bad} of {len(x)} images, so its training "
+                "diverged; use --checkpoint best, or train again with a lower --lr"
+            )
+        return x, images
 
     def _open(self, run: Run, which: Literal["last", "best"]) -> Embedder:
         try:

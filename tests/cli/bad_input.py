@@ -312,6 +312,17 @@ def hostile_best() -> None:
     main("eval", "run", "--checkpoint", "best")
 
 
+def diverged() -> None:
+    run_ = TrainedRun(trained().folder, device="cpu")
+    torch.nn.init.constant_(run_.model.head.weight, float("nan"))
+    run_.embed("photos")
+
+
+def damaged_log() -> None:
+    (trained().folder / "metrics.jsonl").write_text('{"epoch": 1\n{"epoch": 2}\n')
+    main("compare", "run")
+
+
 def both_damaged() -> None:
     folder_ = run().folder
     for name in (checkpoints.LAST, checkpoints.PREVIOUS):
@@ -618,6 +629,8 @@ COMMANDS = (
         "`analyze` into what is not a folder",
         lambda: (write("report", ""), main("analyze", "run", "--out", "report")),
     ),
+    Refusal("`embed` with a network that has diverged", diverged),
+    Refusal("a damaged line within `metrics.jsonl`", damaged_log),
     Refusal(
         "`embed --split gallery` of data without one",
         lambda: TrainedRun(trained().folder, device="cpu").embed("photos", "gallery"),

@@ -39,3 +39,17 @@ def test_only_unfinished_files_are_removed(tmp_path):
     temporary_name(tmp_path / "file").write_text("half")
     remove_unfinished(tmp_path)
     assert list(tmp_path.iterdir()) == [mine]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_files_have_the_permissions_of_the_umask(tmp_path, umask, mode):
+    def private(path):
+        path.write_text("all of it")
+        path.chmod(0o600)  # as safetensors does
+
+    before = os.umask(umask)
+    try:
+        write_atomically(tmp_path / "a.txt", private)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == mode

@@ -123,3 +123,28 @@ def test_old_and_new_checkpoints_hold_the_same_model_and_algorithm(run, step):
         assert torch.equal(fresh.masks.weight, dc.masks.weight)
         assert (fresh.epoch, fresh.divided_at, fresh.partition.k) == (7, 7 if step else None, 2)
         assert fresh.division_due(7) == (step == 0)
+
+
+def test_a_byte_order_mark_hides_no_line_of_the_log(run):
+    for epoch in (1, 2):
+        run.log({"epoch": epoch})
+    file = run.folder / "metrics.jsonl"
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert [record["epoch"] for record in run.metrics()] == [1, 2]
+
+
+def test_a_damaged_line_within_the_log_is_refused_and_nothing_is_lost(run):
+    for epoch in (1, 2, 3):
+        run.log({"epoch": epoch})
+    file = run.folder / "metrics.jsonl"
+    damaged = file.read_text().replace('{"epoch": 2}', '{"epoch": ')
+    file.write_text(damaged)
+    with pytest.raises(ValueError, match=r"line 2 of .*metrics\.jsonl is damaged; remove it"):
+        run.rewind(3, 3, run.config)
+    assert file.read_text() == damaged
+
+
+def test_a_division_is_saved_where_its_folder_was_lost(run):
+    (run.folder / "divisions").rmdir()
+    run.save_division(4, torch.tensor([0]), Masks(8, 2))
+    assert (run.folder / "divisions" / "epoch_0004.safetensors").is_file()

@@ -13,13 +13,24 @@ from tyro.conf import Suppress, arg
 
 from divconq.checks import SettingError
 from divconq.division import DIVISIONS
-from divconq.io.yaml_values import NOT_EMPTY, POWER_OF_TWO, above, at_least, below, convert, metavar, one_of
+from divconq.io.yaml_values import (
+    NOT_EMPTY,
+    POWER_OF_TWO,
+    above,
+    at_least,
+    at_most,
+    below,
+    convert,
+    metavar,
+    one_of,
+)
 from divconq.masks import MASKS
 
 Count = Annotated[int, at_least(0)]
 Positive = Annotated[int, at_least(1)]
 NonNegative = Annotated[float, at_least(0)]
 RGB = tuple[float, float, float]
+Scale = Annotated[float, above(0)]
 
 
 @dataclass(frozen=True)
@@ -92,7 +103,7 @@ class ModelConfig(Section):
     """Start from this .safetensors file instead."""
     import_file: Annotated[Path | None, arg(name="import")] = None
     """Run this Python file first; it may register a backbone or a loss."""
-    dim: Positive = 512
+    dim: Annotated[int, at_least(1), at_most(65_536)] = 512
     """Dimensions of the embedding [d]."""
     pooling: Literal["avg", "max", "avgmax"] = "avg"
     """Pooling of the backbone's feature map into a vector."""
@@ -102,7 +113,7 @@ class ModelConfig(Section):
     """Keep the pretrained running statistics of BatchNorm."""
     mean: RGB | None = None
     """Colour mean of the images; None takes that of the weights file or the backbone."""
-    std: RGB | None = None
+    std: tuple[Scale, Scale, Scale] | None = None
     """Colour standard deviation of the images; None takes that of the weights file or the backbone."""
 
 
@@ -182,7 +193,7 @@ class OptimisationConfig(Section):
     """Weight decay of Adam."""
     norm_weight_decay: NonNegative | None = None
     """Weight decay of the weights and biases of normalisation layers; None takes weight_decay."""
-    seed: Count = 0
+    seed: Annotated[int, at_least(0), at_most(2**63 - 1)] = 0
     """Seed of all random numbers."""
 
 

@@ -11,6 +11,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk full, quota exceeded, f
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Call ``write`` on a temporary path, sync the file to disk, then rename it to ``path``.
 
+    The file has the permissions of the umask, also if ``write`` creates it with others.
+
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_atomically(Path(folder, "a.txt"), lambda path: path.write_text("all of it"))
@@ -19,7 +21,10 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """
     temporary = temporary_name(path)
     try:
+        temporary.touch()
+        mode = temporary.stat().st_mode
         write(temporary)
+        temporary.chmod(mode)
         with temporary.open("r+b") as file:
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -86,6 +86,11 @@ def at_least(bound: float) -> Limit:
     return Limit(lambda value: "" if value >= bound else f"at least {bound}, got {value}")
 
 
+def at_most(bound: float) -> Limit:
+    """Return the limit of the numbers up to ``bound``."""
+    return Limit(lambda value: "" if value <= bound else f"at most {bound}, got {value}")
+
+
 def above(bound: float) -> Limit:
     """Allow numbers above ``bound``."""
     return Limit(lambda value: "" if value > bound else f"above {bound}, got {value}")

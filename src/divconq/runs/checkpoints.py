@@ -134,6 +134,12 @@ def load(folder: Path, which: Literal["last", "best"] = "last") -> State:
 def resume(folder: Path) -> State:
     """Return the contents to resume from, as ``load`` does. A damaged ``last.pt`` is replaced by ``previous.pt``."""
     state, file = _newest(folder)
+    if (folder / BEST).exists():
+        try:
+            read(folder / BEST)
+        except ValueError as error:
+            reason = str(error).partition(";")[0]
+            warnings.warn(f"{reason}; a later epoch replaces it only if it scores higher", stacklevel=2)
     if file.name == PREVIOUS:
         file.replace(folder / LAST)  # otherwise the next checkpoint would overwrite the good file
         sync_folder(folder)

@@ -70,14 +70,19 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """Return the log, one record per epoch, with current key names.
 
-        An incomplete last line, left by a crash, is ignored.
+        An incomplete last line, left by a crash, is ignored. A damaged line before it raises ValueError.
         """
         file, records = self.folder / "metrics.jsonl", []
-        for line in file.read_text().splitlines() if file.exists() else []:
+        lines = file.read_text(encoding="utf-8-sig").splitlines() if file.exists() else []
+        for number, line in enumerate(lines, 1):
             try:
                 record = json.loads(line)
             except json.JSONDecodeError:
-                break
+                if number == len(lines):
+                    break
+                raise ValueError(
+                    f"line {number} of {file} is damaged; remove it, or copy the file again from its source"
+                ) from None
             if isinstance(record, dict):
                 record = {OLD_LOG_KEYS.get(key, key): value for key, value in record.items()}
             records.append(record)
@@ -101,6 +106,7 @@ class Run:
 
         tensors = {"clusters": clusters.contiguous(), "masks": masks.active().detach().cpu().contiguous()}
         target = self.folder / "divisions" / f"epoch_{epoch:04d}.safetensors"
+        target.parent.mkdir(exist_ok=True)  # copies of a run folder may lack it while it is empty
         write_atomically(target, lambda path: save_file(tensors, path))
 
     def load(self, which: Literal["last", "best"] = "last") -> dict[str, Any]:
