@@ -37,6 +37,18 @@ def test_presets_get_to_all_their_clusters(name):
         warn_if_too_short(*arguments(preset(name)))
 
 
+@pytest.mark.parametrize("division", ["progressive", "random"])
+def test_a_run_goes_on_where_more_clusters_would_have_no_positives(tiny, tmp_path, division):
+    """48 images of 8 classes cannot fill 32 clusters with two classes of two images each."""
+    config = tiny.replace(
+        k_max=32, epochs=7, divide_every=1, division=division, masks="learned", singletons="keep"
+    )
+    with pytest.warns(UserWarning, match="clusters would leave none with two classes of two images each"):
+        log = train(config, tmp_path / "run")
+    assert len(log) == 7
+    assert log[-1]["k"] < 32
+
+
 def test_a_run_says_at_once_that_it_is_too_short(tiny, tmp_path):
     config = tiny.replace(epochs=2, divide_every=1, k_max=4)
     said = "K = 2 of k_max = 4, since it divides every 1 of its 2 epochs; raise --epochs above 2, or lower"

@@ -36,6 +36,14 @@ def divide(
     way = DIVISIONS[strategy]
     divided: Partition = way.load()(x, partition, labels, k_max=k_max, seed=seed, groups=groups)
     degenerate = int((~usable_clusters(divided.clusters, labels, divided.k)).sum())
+    if degenerate == divided.k and usable_clusters(partition.clusters, labels, partition.k).any():
+        warnings.warn(
+            f"a division into {divided.k} clusters would leave none with two classes of two images each; the "
+            f"{partition.k} of before stay; use a smaller --k-max",
+            UserWarning,
+            stacklevel=2,
+        )
+        return partition
     if degenerate and way.needs_embeddings:
         warnings.warn(
             f"{degenerate} of {divided.k} clusters are degenerate (fewer than two classes with two images each): "
