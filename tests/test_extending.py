@@ -149,7 +149,7 @@ import tempfile
 from pathlib import Path
 from divconq import Config
 from divconq.analysis import analyse, write_report
-from divconq.experiments.compare import compare
+from divconq.experiments.comparison import compare
 from divconq.runs.folder import Run
 with tempfile.TemporaryDirectory() as folder:
     run = Run.create(Path(folder, "run"), Config.of(data="nowhere", epochs=1))

@@ -18,7 +18,7 @@ from divconq.cli.inspect_commands import (
 )
 from divconq.cli.messages import fail, process_count, show_warning
 from divconq.cli.parsing import parse
-from divconq.cli.train_command import train_command
+from divconq.cli.training_command import train_command
 
 COMPILERS = ("torch._inductor", "torch._dynamo", "torch.autograd.graph")  # their warnings are for developers
 

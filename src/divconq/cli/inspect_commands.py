@@ -80,7 +80,7 @@ def write_analysis(
 def compare_command(arguments: CompareArguments) -> None:
     """Run ``divconq compare``."""
     from divconq import experiments as tables
-    from divconq.experiments.compare import compare
+    from divconq.experiments.comparison import compare
 
     figures = compare(arguments.runs, tables.parse_names(arguments.metric))
     if arguments.format == "json":

@@ -7,7 +7,7 @@ from made_up_results import write_old_result
 
 from divconq.cli import main
 from divconq.config import Config
-from divconq.experiments.compare import compare, group, read_runs
+from divconq.experiments.comparison import compare, group, read_runs
 from divconq.experiments.results import Result, append_result
 from divconq.experiments.settings import settings_of
 from divconq.runs.folder import Run
