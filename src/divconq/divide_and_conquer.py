@@ -8,12 +8,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import Sampler
 
 from divconq.checks import check_batch, check_rate
 from divconq.config import DivisionConfig, MasksConfig, ModelConfig, OptimisationConfig
-from divconq.data.batches.sampler import EpochPlan, plan_epoch
-from divconq.distributed import gather, on_first, shard, synchronise
+from divconq.data.batches.sampler import ClusterBatches, EpochPlan, plan_epoch
+from divconq.distributed import gather, on_first, synchronise
 from divconq.division import DIVISIONS, Partition, divide
 from divconq.division.schedule import divides
 from divconq.masks import Masks
@@ -144,9 +143,9 @@ class DivideAndConquer(nn.Module):
         return self.objective.masks
 
     @cached_property
-    def sampler(self) -> "ClusterBatches":
+    def sampler(self) -> ClusterBatches:
         """Return the batch sampler for your own DataLoader."""
-        return ClusterBatches(self)
+        return ClusterBatches(self.plan(0))
 
     @property
     def loss(self) -> Callable[[Tensor, Tensor], Tensor]:
@@ -287,20 +286,6 @@ class DivideAndConquer(nn.Module):
                 optimizer.add_param_group(
                     {"name": name, "params": parameters, "lr": lr, "weight_decay": decay}
                 )
-
-
-class ClusterBatches(Sampler[list[int]]):
-    """Yields the image indices of each batch of the current epoch (under ``torchrun``, this process's share)."""
-
-    def __init__(self, owner: DivideAndConquer) -> None:
-        self.batch = owner.batch
-        self.plan = owner.plan(0)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter(self.plan.indices[:, shard(self.batch)].tolist())
-
-    def __len__(self) -> int:
-        return len(self.plan)
 
 
 def reset_moments(optimizer: Optimizer, module: nn.Module) -> None:

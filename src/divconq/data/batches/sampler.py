@@ -28,8 +28,10 @@ import torch
 from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import Sampler
 
 from divconq.checks import check_batch, check_choice
+from divconq.distributed import shard
 from divconq.division import usable_clusters
 
 ORDERS = ("random", "round_robin")
@@ -60,6 +62,27 @@ class EpochPlan:
 
     def __iter__(self) -> Iterator[tuple[int, Int64[Tensor, " batch"]]]:
         return zip(self.clusters.tolist(), self.indices, strict=True)
+
+
+class ClusterBatches(Sampler[list[int]]):
+    """A batch sampler for a DataLoader: the image indices of each step of ``plan``, which may be replaced.
+
+    Under ``torchrun`` it yields this process's share of each batch.
+
+    >>> plan = EpochPlan(torch.tensor([1, 0]), torch.tensor([[4, 5], [2, 3]]), left_out=0, without_positive=0)
+    >>> list(ClusterBatches(plan))
+    [[4, 5], [2, 3]]
+    """
+
+    def __init__(self, plan: EpochPlan) -> None:
+        self.plan = plan
+
+    def __iter__(self) -> Iterator[list[int]]:
+        indices = self.plan.indices
+        return iter(indices[:, shard(indices.shape[1])].tolist())
+
+    def __len__(self) -> int:
+        return len(self.plan)
 
 
 def plan_epoch(
