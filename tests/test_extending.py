@@ -46,10 +46,11 @@ import torch
 from divconq import Config, DivideAndConquer
 from divconq.cli import main
 config = Config.of(division="by_turns")
-dc = DivideAndConquer(None, torch.arange(16) % 4, dim=8, batch=4, division=config.division.strategy, divide_every=1)
+labels = torch.arange(64) // 4 % 4
+dc = DivideAndConquer(None, labels, dim=8, batch=4, division=config.division.strategy, divide_every=1)
 assert dc.division_due(0)
 dc.divide(None, epoch=0)
-assert dc.partition.clusters.tolist() == [0, 1, 2, 3] * 4
+assert dc.partition.clusters.tolist() == [0, 1, 2, 3] * 16
 try:
     main(["train", "--help"])
 except SystemExit:
@@ -68,7 +69,7 @@ def split(parents, *, noise, seed):
 import torch
 from divconq import Config, DivideAndConquer
 kind = Config.of(masks="halved").masks.kind
-dc = DivideAndConquer(None, torch.arange(16) % 4, dim=3, batch=4, masks=kind, division="random")
+dc = DivideAndConquer(None, torch.arange(64) % 4, dim=3, batch=4, masks=kind, division="random")
 dc.divide(None, epoch=10)
 assert dc.masks.active().tolist() == [[0.5] * 3] * 2
 """,

@@ -93,7 +93,7 @@ def test_a_division_is_saved_as_clusters_and_masks(run):
 @pytest.mark.parametrize("step", [0, 3])
 def test_old_and_new_checkpoints_hold_the_same_model_and_algorithm(run, step):
     torch.manual_seed(0)
-    model, labels = make_model("small", run.config.model.dim), torch.arange(8) % 2
+    model, labels = make_model("small", run.config.model.dim), torch.arange(40) % 4
     dc = DivideAndConquer(
         NPairsLoss(), labels, dim=run.config.model.dim, batch=4, division="random", divide_every=7
     )
