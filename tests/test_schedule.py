@@ -43,7 +43,7 @@ def test_a_run_goes_on_where_more_clusters_would_have_no_positives(tiny, tmp_pat
     config = tiny.replace(
         k_max=32, epochs=7, divide_every=1, division=division, masks="learned", singletons="keep"
     )
-    with pytest.warns(UserWarning, match="clusters would leave none with two classes of two images each"):
+    with pytest.warns(UserWarning, match="would leave no usable cluster"):
         log = train(config, tmp_path / "run")
     assert len(log) == 7
     assert log[-1]["k"] < 32

@@ -60,12 +60,12 @@ class Recorder:
         steps = math.ceil(len(self.job.train) / total.batch)
         done = self.dc.epoch * steps + self.steps_done
         self.progress = Progress(total.epochs, steps, total.batch, done)
+        self.open.callback(self.progress.close)
         self.stop.patient = True
         return self
 
     def __exit__(self, *error: Any) -> None:  # noqa: ANN401
         self.open.__exit__(*error)
-        self.progress.close()
 
     @property
     def steps_done(self) -> int:
@@ -183,13 +183,13 @@ class Recorder:
             self.dc.load_state_dict(algorithm_state(state))
             load_optimizer(self.job.optimizer, state["optimizer"])
             if state["data"] != fingerprint(self.job.train):
-                raise ValueError("the classes of the training images were others")
+                raise ValueError("the training images have other classes")
             self.best, self.losses = state["best"], state["losses"]
             self.clock, self.generators = Clock(state["seconds"]), state["generators"]
         except (KeyError, ValueError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
             raise ValueError(
-                f"the checkpoint does not fit the settings and the data ({reason}); resume with those it was made with"
+                f"the checkpoint does not fit the settings and the data ({reason}); resume with those of its run"
             ) from error
 
 

@@ -56,7 +56,7 @@ def train(
     with Recorder(job, out, resume=resume, stop=stop, loggers=loggers) as recorder:
         batches, embeddings = EpochBatches(job), None
         for epoch in recorder.epochs():
-            if dc.division_due(epoch) and recorder.steps_done == 0:
+            if dc.divides(epoch) and recorder.steps_done == 0:
                 with recorder.timed("divide"):
                     dc.divide(job.embed_to_divide(embeddings), epoch)
                     recorder.save_division()

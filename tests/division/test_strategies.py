@@ -195,7 +195,7 @@ def test_a_division_without_usable_clusters_keeps_the_partition(strategy):
         partition = divide("progressive", x, partition, labels, k_max=4, seed=0)
         assert bool(usable_clusters(partition.clusters, labels, 2).all())
     with pytest.warns(
-        UserWarning, match=r"into 4 clusters would leave none .*; the . of before stay"
+        UserWarning, match=r"into 4 clusters would leave no usable cluster .* K = . is kept"
     ) as caught:
         kept = divide(strategy, x, partition, labels, k_max=4, seed=0)
     assert len(caught) == 1

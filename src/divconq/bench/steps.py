@@ -25,7 +25,8 @@ class Training:
     def __init__(self, job: Job) -> None:
         self.job, self.epoch, self.loss = job, 0, 0.0
         dc, k_max = job.dc, job.config.division.k_max
-        dc.labels, dc.partition = job.train.labels.cpu(), Partition.whole(len(job.train))  # for fewer images
+        # The job may hold fewer images than it was prepared with.
+        dc.labels, dc.partition = job.train.labels.cpu(), Partition.whole(len(job.train))
         while dc.partition.k < k_max:
             dc.partition = divide("random", None, dc.partition, dc.labels, k_max=k_max, seed=0)
             dc.masks.split_()

@@ -38,8 +38,8 @@ def divide(
     degenerate = int((~usable_clusters(divided.clusters, labels, divided.k)).sum())
     if degenerate == divided.k and usable_clusters(partition.clusters, labels, partition.k).any():
         warnings.warn(
-            f"a division into {divided.k} clusters would leave none with two classes of two images each; the "
-            f"{partition.k} of before stay; use a smaller --k-max",
+            f"a division into {divided.k} clusters would leave no usable cluster (two classes with two images each), "
+            f"so the partition with K = {partition.k} is kept; use a smaller --k-max",
             UserWarning,
             stacklevel=2,
         )
