@@ -1,6 +1,5 @@
 """The bookkeeping of a training run: clock, progress bar, NaN guard, log, checkpoints, stop signals."""
 
-import hashlib
 import math
 from collections.abc import Collection
 from contextlib import AbstractContextManager, ExitStack
@@ -10,8 +9,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from divconq.data import ImageSet
 from divconq.data.batches.sampler import EpochPlan
+from divconq.data.dataset import label_fingerprint
 from divconq.distributed import anywhere, on_first, wait_for_all
 from divconq.runs.checkpoints import Checkpoints, algorithm_state
 from divconq.runs.folder import Run
@@ -48,6 +47,8 @@ class Recorder:
         self.generators: dict[str, Any] = {}
         self.clock = Clock()
         self.run = self._resume(out) if resume else on_first(Run.create, out, self.config)
+        if job.record is not None:
+            self.run.save_split(job.record)
         self.names_of_loggers = loggers
         self.open = ExitStack()
 
@@ -161,7 +162,7 @@ class Recorder:
             "losses": losses,
             "seconds": self.clock.so_far(),
             "generators": self.generators,
-            "data": fingerprint(self.job.train),
+            "data": label_fingerprint(self.job.train),
             "model": self.job.model.state_dict(),
             "divide_and_conquer": self.dc.state_dict(),
             "optimizer": self.job.optimizer.state_dict(),
@@ -182,7 +183,7 @@ class Recorder:
             self.job.model.load_state_dict(state["model"])
             self.dc.load_state_dict(algorithm_state(state))
             load_optimizer(self.job.optimizer, state["optimizer"])
-            if state["data"] != fingerprint(self.job.train):
+            if state["data"] != label_fingerprint(self.job.train):
                 raise ValueError("the training images have other classes")
             self.best, self.losses = state["best"], state["losses"]
             self.clock, self.generators = Clock(state["seconds"]), state["generators"]
@@ -191,9 +192,3 @@ class Recorder:
             raise ValueError(
                 f"the checkpoint does not fit the settings and the data ({reason}); resume with those of its run"
             ) from error
-
-
-def fingerprint(images: ImageSet) -> str:
-    """Return a hash of the labels and class names, which identifies the data."""
-    names = "\n".join(images.names).encode()
-    return hashlib.sha256(images.labels.cpu().numpy().tobytes() + names).hexdigest()

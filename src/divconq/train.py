@@ -8,6 +8,7 @@ from divconq.config import Config
 from divconq.distributed import on_every, on_first, synchronise
 from divconq.division.schedule import warn_if_too_short
 from divconq.recorder import Recorder
+from divconq.runs.folder import Run
 from divconq.training.batches import EpochBatches
 from divconq.training.loggers import check_loggers
 from divconq.training.seeds import epoch_seed, seed_all
@@ -22,6 +23,7 @@ def train(
     resume: bool = False,
     stop: StopSignals | None = None,
     loggers: Collection[str] = (),
+    accept_changes: bool = False,
 ) -> list[dict[str, Any]]:
     """Train a model with the settings of ``config`` into the run folder ``out``.
 
@@ -37,6 +39,8 @@ def train(
         After a signal, the run finishes its step, writes a checkpoint and raises ``Stopped``.
     loggers : collection of str
         Names in ``divconq.training.loggers.LOGGERS`` that also receive the log.
+    accept_changes : bool
+        Continue although image files have changed since the run was started.
 
     Returns
     -------
@@ -49,7 +53,8 @@ def train(
     on_first(check_loggers, loggers)
     division, epochs = config.division, config.optimisation.epochs
     on_first(warn_if_too_short, epochs, division.strategy, division.k_max, division.divide_every)
-    job = on_every(prepare, config)
+    record = on_first(lambda: Run.open(out).split()) if resume else None
+    job = on_every(prepare, config, record, accept_changes=accept_changes)
     model, dc, step = job.model, job.dc, job.step()
     synchronise(model, dc)
 

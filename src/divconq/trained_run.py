@@ -6,16 +6,14 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
-from divconq.accel.device import pick_device, threads
+from divconq.accel.device import pick_device
 from divconq.config import Config
-from divconq.data import ImageSet, is_dataset
-from divconq.data.batches.views import stored_side
-from divconq.data.sources.folder import flat_folder
+from divconq.data import ImageSet
 from divconq.io.atomic import write_atomically
 from divconq.model import Embedder, import_file
 from divconq.runs.folder import Run
-from divconq.training.datasets import open_data
-from divconq.training.scoring import embed_images, search_scores
+from divconq.training.run_data import open_split, open_test
+from divconq.training.scoring import check_test_images, embed_images, search_scores
 
 
 class TrainedRun:
@@ -33,24 +31,28 @@ class TrainedRun:
         device: str = "auto",
         module: str | Path | None = None,
     ) -> None:
-        run = Run.open(folder)
+        self.run = run = Run.open(folder)
         if module is not None:
             import_file(Path(module))
         self.config: Config = run.config
         self.model: Embedder = self._open(run, which).to(pick_device(device))
 
     def scores(
-        self, data: str | None = None, *, same_camera: Literal["drop", "keep"] | None = None
+        self,
+        data: str | None = None,
+        *,
+        same_camera: Literal["drop", "keep"] | None = None,
+        accept_changes: bool = False,
     ) -> dict[str, float]:
         """Return the scores on the test images of ``data``, by default the data of the run.
 
-        ``same_camera`` replaces the setting of the run.
+        On the data of the run, the test images are those of the run, whatever was added since; images that are
+        missing or have changed raise an error, unless ``accept_changes``. ``same_camera`` replaces the setting of the
+        run.
         """
-        config = self.config.replace(
-            data=self.config.data.name if data is None else data,
-            same_camera=same_camera or self.config.evaluation.same_camera,
-        )
-        dataset, _ = open_data(config)
+        config = self.config.replace(same_camera=same_camera or self.config.evaluation.same_camera)
+        dataset = open_test(self.run, data, accept_changes=accept_changes)
+        check_test_images(dataset, config.evaluation.ks, config.evaluation.same_camera)
         return search_scores(
             config,
             self.model,
@@ -62,21 +64,18 @@ class TrainedRun:
         )
 
     def embed(
-        self, data: str, split: Literal["train", "test", "gallery"] = "test"
+        self,
+        data: str,
+        split: Literal["train", "val", "test", "gallery"] | None = None,
+        *,
+        accept_changes: bool = False,
     ) -> tuple[Tensor, ImageSet]:
-        """Return the unit vectors and the images of one split of a dataset, or of all images in a folder."""
-        if is_dataset(data):
-            config = self.config.replace(data=data, val_classes=0, same_camera="keep")
-            dataset, _ = open_data(config)
-            images = getattr(dataset, split)
-            if images is None:
-                raise ValueError(f"{data!r} has no gallery; use --split train or --split test")
-        else:
-            images = flat_folder(
-                Path(data),
-                size=stored_side(self.config.data.resize),
-                workers=threads(self.config.runtime.workers),
-            )
+        """Return the unit vectors and the images of one split of a dataset.
+
+        Without ``split``, these are the test images, or all images of a folder without train/ and test/. On the data
+        of the run, the split is that of the run.
+        """
+        images = open_split(self.run, data, split, accept_changes=accept_changes)
         x = embed_images(self.config, self.model, images, progress="embedding").cpu()
         if bad := int((~x.isfinite()).any(1).sum()):
             raise ValueError(

@@ -1,10 +1,12 @@
 import dataclasses
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 
 from analysis.made_runs import SETTINGS, made_images
 from conftest import write_photos
@@ -39,7 +41,7 @@ def cache(record):
 
 
 def made(record):
-    return cached_embeddings(record, record.snapshot(), images_of(record.config))
+    return cached_embeddings(record, record.snapshot(), images_of(record))
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ def passes(monkeypatch):
 
 
 def test_embeddings_are_unit_vectors_without_masks(run):
-    images, config, model = images_of(run.config), run.config, run.snapshot().network
+    images, config, model = images_of(run), run.config, run.snapshot().network
     found = made(run)
     assert list(found) == ["train", "test"]
     assert len(found["train"]) == 12, "one of four training classes is held out"
@@ -80,8 +82,8 @@ def test_embeddings_are_computed_once(run, passes):
 def test_the_best_epoch_has_its_own_cache(run, passes):
     made(run)
     snapshot = run.snapshot("best")
-    cached_embeddings(run, snapshot, images_of(run.config), "best")
-    cached_embeddings(run, run.snapshot(), images_of(run.config))
+    cached_embeddings(run, snapshot, images_of(run), "best")
+    cached_embeddings(run, run.snapshot(), images_of(run))
     assert passes == [12, 16, 12, 16]
 
 
@@ -103,19 +105,48 @@ def test_other_settings_are_detected(run, passes, change):
     assert len(passes) == 4
 
 
-def test_another_split_is_detected(run, passes):
+def test_other_images_are_detected(run, passes):
     made(run)
-    made(dataclasses.replace(run, config=run.config.replace(val_classes=0)))
-    assert passes == [12, 16, 16, 16]
+    images = images_of(run)
+    fewer = subset(images["train"], images["train"].labels > 0)
+    cached_embeddings(run, run.snapshot(), {**images, "train": fewer})
+    assert passes == [12, 16, 8, 16]
 
 
 def test_a_changed_image_file_is_detected(run, passes):
     made(run)
-    image = images_of(run.config)["test"].store.files[3]
-    state = image.stat()
-    os.utime(image, ns=(state.st_atime_ns, state.st_mtime_ns + 10**9))
+    image = Path(run.config.data.name) / images_of(run)["test"].paths[3]
+    before = image.read_bytes()
+    os.utime(image)
     made(run)
-    assert len(passes) == 4
+    assert len(passes) == 2, "only its time has changed"
+    try:
+        Image.new("RGB", (24, 24), "red").save(image)
+        cached_embeddings(run, run.snapshot(), images_of(run, accept_changes=True))
+        assert len(passes) == 4
+    finally:
+        image.write_bytes(before)
+
+
+class OtherStore:
+    """A store of somebody else: only what the protocol asks for."""
+
+    def __init__(self, images):
+        self.images, self.aspect = images, torch.ones(len(images))
+        self.size = images.shape[1]
+
+    def load(self, index):
+        return self.images[index]
+
+
+def test_images_of_an_unknown_store_are_identified_by_their_pixels(run):
+    snapshot, images = run.snapshot(), made_images([0, 1, 1])
+    pixels = images.store.images
+    other = dataclasses.replace(images, store=OtherStore(pixels.clone()))
+    key = cache_key(run.config, snapshot, {"test": other})
+    assert key == cache_key(run.config, snapshot, {"test": images})
+    other.store.images[2, 0, 0, 0] += 1
+    assert key != cache_key(run.config, snapshot, {"test": other})
 
 
 def test_images_in_memory_are_identified_by_their_pixels(run):
@@ -159,5 +190,5 @@ def test_embeddings_must_be_finite(run):
     snapshot = run.snapshot()
     snapshot.network.head.bias.data[0] = torch.nan
     with pytest.raises(ValueError, match="x must be finite, got NaN or infinity in 12 of 12 rows"):
-        cached_embeddings(run, snapshot, images_of(run.config))
+        cached_embeddings(run, snapshot, images_of(run))
     assert not cache(run).exists()

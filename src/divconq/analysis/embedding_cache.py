@@ -11,14 +11,11 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from divconq.accel.device import threads
 from divconq.analysis.run_record import RunRecord, Snapshot, Which
 from divconq.analysis.subject import Split
 from divconq.config import Config
-from divconq.data.dataset import ImageSet, InMemory, Subset
-from divconq.data.images.files import ImageFiles
-from divconq.data.images.fingerprints import fingerprint
-from divconq.data.images.workers import map_in_threads
+from divconq.data.dataset import ImageSet
+from divconq.data.images.contents import image_fingerprints
 from divconq.division.lloyd import check_points
 from divconq.io.atomic import write_atomically
 from divconq.training.scoring import embed_images
@@ -66,22 +63,8 @@ def cache_key(config: Config, snapshot: Snapshot, images: Mapping[Split, ImageSe
     digest.update(json.dumps(settings).encode())
     for split, some in images.items():
         digest.update(json.dumps([split, *some.paths]).encode())
-        digest.update(_contents(some, threads(config.runtime.workers)))
+        digest.update("".join(image_fingerprints(some)).encode())
     return digest.hexdigest()
-
-
-def _contents(images: ImageSet, workers: int) -> bytes:
-    """Return the fingerprints of the image files, or a hash of the pixels of images in memory."""
-    store, rows = images.store, torch.arange(len(images))
-    while isinstance(store, Subset):
-        rows, store = store.index[rows], store.source
-    if isinstance(store, InMemory):
-        return hashlib.sha256(_bytes(store.images[rows])).digest()
-    if isinstance(store, ImageFiles):
-        files, boxes = store.files, store.boxes
-        read = [(files[row], None if boxes is None else tuple(boxes[row].tolist())) for row in rows.tolist()]
-        return "".join(map_in_threads(lambda one: fingerprint(*one), read, workers)).encode()
-    return images.store.aspect.cpu().numpy().tobytes()
 
 
 def _read(file: Path, key: str) -> dict[str, Tensor] | None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast, get_args
 
 import torch
 from torch import Tensor
@@ -11,9 +11,10 @@ from torch import Tensor
 from divconq.analysis.embedding_cache import cached_embeddings
 from divconq.analysis.run_record import RunRecord, Which
 from divconq.analysis.subject import Split, Subject
-from divconq.config import Config
 from divconq.data.dataset import ImageSet, known_cameras
-from divconq.training.datasets import open_data
+from divconq.runs.folder import Run
+from divconq.training.recorded_split import ChangedDataError
+from divconq.training.run_data import open_own_data
 
 Images: TypeAlias = dict[Split, ImageSet]
 Say: TypeAlias = Callable[[str], object]
@@ -33,10 +34,12 @@ class Study:
         which: Which = "last",
         device: torch.device | None = None,
         seed: int = 0,
+        accept_changes: bool = False,
         say: Say = lambda line: None,
     ) -> None:
         self.records, self.names = list(records), short_names([record.folder for record in records])
         self.which, self.device, self.seed, self.say = which, device or torch.device("cpu"), seed, say
+        self.accept_changes = accept_changes
         self.missing: list[str] = []
 
     def note(self, sentence: str) -> None:
@@ -46,10 +49,15 @@ class Study:
 
     @cached_property
     def images(self) -> Images:
-        """Return the images of the first run by split; empty if its dataset cannot be opened."""
+        """Return the images of the first run by split; empty if its dataset cannot be opened.
+
+        Raise ChangedDataError if its test images have changed since the training.
+        """
         record = self.records[0]
         try:
-            images = images_of(record.config)
+            images = images_of(record, accept_changes=self.accept_changes)
+        except ChangedDataError:
+            raise
         except (ValueError, OSError) as error:
             self.note(f"The images cannot be opened: {error}.")
             return {}
@@ -83,7 +91,7 @@ class Study:
         if self.subject is None:
             return None
         try:
-            images = images_of(record.config)
+            images = images_of(record, accept_changes=self.accept_changes)
         except (ValueError, OSError) as error:
             self.note(f"Only the training of {name} is compared: {error}.")
             return None
@@ -112,11 +120,12 @@ class Study:
         return Subject(name, record, snapshot.epoch, images, f, snapshot.masks, clusters)
 
 
-def images_of(config: Config) -> Images:
-    """Return the images of a run by split."""
-    data, _ = open_data(config)
-    images: Images = {"train": data.train, "test": data.test}
-    return images if data.gallery is None else {**images, "gallery": data.gallery}
+def images_of(record: RunRecord, *, accept_changes: bool = False) -> Images:
+    """Return the images of a run by split, as the run has them."""
+    _, found = open_own_data(
+        Run(record.folder, record.config), get_args(Split), accept_changes=accept_changes
+    )
+    return cast(Images, found)
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:

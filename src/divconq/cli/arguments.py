@@ -25,7 +25,7 @@ class TrainArguments(Config):
     resume: Path | None = None
     """Continue the run in this folder."""
     accept_changes: bool = False
-    """With --resume: continue although a changed setting changes the result."""
+    """With --resume: continue although a changed setting, or changed images, change the result."""
     analyze: bool = False
     """At the end also write the report of divconq analyze to RUN/analysis."""
     tensorboard: bool = False
@@ -56,6 +56,8 @@ class EvalArguments(Section):
     """Epoch of the model."""
     same_camera: Literal["drop", "keep"] | None = None
     """Matches of the same identity by the same camera: drop or keep them; as in training by default."""
+    accept_changes: bool = False
+    """Score although test images have changed since the training, or were trained on."""
     device: Device = "auto"
     """Device to compute on; auto takes the GPU if there is one."""
     json: bool = False
@@ -74,8 +76,10 @@ class EmbedArguments(Section):
     """A dataset, or any folder of images."""
     out: Path
     """The .npz file to write."""
-    split: Literal["train", "test", "gallery"] = "test"
-    """Part of the dataset."""
+    split: Literal["train", "val", "test", "gallery"] | None = None
+    """Part of the dataset, as the run has it; by default test, or all images of a folder without train/ and test/."""
+    accept_changes: bool = False
+    """Embed although images of the split have changed since the training."""
     checkpoint: Checkpoint = "last"
     """Epoch of the model."""
     device: Device = "auto"
@@ -96,6 +100,8 @@ class AnalyzeArguments(Section):
     """Folder for report.html, analysis.json and figures/; RUN/analysis by default."""
     checkpoint: Checkpoint = "last"
     """Epoch of the model."""
+    accept_changes: bool = False
+    """Analyse although test images have changed since the training."""
     device: Device = "auto"
     """Device to compute on; auto takes the GPU if there is one."""
     import_file: Annotated[Path | None, arg(name="import")] = None

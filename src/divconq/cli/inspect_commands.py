@@ -25,7 +25,9 @@ def eval_command(arguments: EvalArguments) -> None:
     run = TrainedRun(
         arguments.run, which=arguments.checkpoint, device=arguments.device, module=arguments.import_file
     )
-    scores = run.scores(arguments.data, same_camera=arguments.same_camera)
+    scores = run.scores(
+        arguments.data, same_camera=arguments.same_camera, accept_changes=arguments.accept_changes
+    )
     print(json.dumps(scores) if arguments.json else score_table(scores))
 
 
@@ -40,7 +42,7 @@ def embed_command(arguments: EmbedArguments) -> None:
     run = TrainedRun(
         arguments.run, which=arguments.checkpoint, device=arguments.device, module=arguments.import_file
     )
-    embeddings, images = run.embed(arguments.data, arguments.split)
+    embeddings, images = run.embed(arguments.data, arguments.split, accept_changes=arguments.accept_changes)
     save_embeddings(arguments.out, embeddings, images)
     print(f"{arguments.out}: {len(embeddings)} embeddings of {embeddings.shape[1]} dimensions")
 
@@ -56,6 +58,7 @@ def analyze_command(arguments: AnalyzeArguments) -> None:
         which=arguments.checkpoint,
         device=arguments.device,
         module=arguments.import_file,
+        accept_changes=arguments.accept_changes,
     )
 
 
@@ -66,12 +69,18 @@ def write_analysis(
     which: Literal["last", "best"] = "last",
     device: str,
     module: Path | None = None,
+    accept_changes: bool = False,
 ) -> None:
     """Write the report of the first run, compared with the others, and print its path."""
     from divconq.analysis import analyse, write_report
 
     findings, pictures = analyse(
-        runs, which=which, device=device, module=module, say=lambda line: say(f"analysing: {line}")
+        runs,
+        which=which,
+        device=device,
+        module=module,
+        accept_changes=accept_changes,
+        say=lambda line: say(f"analysing: {line}"),
     )
     say("drawing the report")
     print(f"report: {write_report(findings, pictures, out)}")

@@ -30,7 +30,13 @@ def train_command(start: Start, arguments: TrainArguments, free: dict[str, dict[
             arguments.resume or arguments.out or on_first(_free_folder, named or Path(config.data.name).stem)
         )
         again = arguments.resume is not None or on_first(_started_again, out, config)
-        _train(config, out, resume=again, loggers=[name for name in LOGGERS if getattr(arguments, name)])
+        _train(
+            config,
+            out,
+            resume=again,
+            loggers=[name for name in LOGGERS if getattr(arguments, name)],
+            accept_changes=arguments.accept_changes,
+        )
     if arguments.analyze and is_first_process():
         write_analysis([out], out / "analysis", device=config.runtime.device)
 
@@ -76,14 +82,16 @@ def _check(before: Config, arguments: TrainArguments, config: Config, named: str
         )
 
 
-def _train(config: Config, out: Path, *, resume: bool, loggers: list[str]) -> None:
+def _train(config: Config, out: Path, *, resume: bool, loggers: list[str], accept_changes: bool) -> None:
     from divconq import train as training
     from divconq.cli.tables import summary
 
     say(f"training on {config.data.name} into {out}")
     try:
         with StopSignals() as stop:
-            records = training.train(config, out, resume=resume, stop=stop, loggers=loggers)
+            records = training.train(
+                config, out, resume=resume, stop=stop, loggers=loggers, accept_changes=accept_changes
+            )
     except KeyboardInterrupt as stopped:
         way = _how_to_continue(out, config, loggers)
         fail(f"stopped; {way}", stopped.code if isinstance(stopped, Stopped) else 130)

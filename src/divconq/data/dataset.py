@@ -1,5 +1,6 @@
 """Labelled images, split into a training set and a test set."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
@@ -76,6 +77,19 @@ class Subset:
         return self.source.load(self.index[index])
 
 
+def source_rows(store: ImageStore) -> tuple[ImageStore, Int64[Tensor, " n"]]:
+    """Return the store that a subset is taken from, and the rows of the images in it.
+
+    >>> store = InMemory(torch.zeros(3, 8, 8, 3, dtype=torch.uint8))
+    >>> source_rows(Subset(Subset(store, torch.tensor([2, 0])), torch.tensor([1])))[1].tolist()
+    [0]
+    """
+    rows = torch.arange(len(store.aspect))
+    while isinstance(store, Subset):
+        rows, store = store.index.cpu()[rows], store.source
+    return store, rows
+
+
 @dataclass(frozen=True)
 class ImageSet:
     """Images with class labels from 0 to C-1; ``names[label]`` is the name of a class.
@@ -139,6 +153,17 @@ def subset(images: ImageSet, keep: Bool[Tensor, " n"]) -> ImageSet:
         None if images.groups is None else images.groups[index],
         {name: values[index] for name, values in images.factors.items()},
     )
+
+
+def label_fingerprint(images: ImageSet) -> str:
+    """Return a hash of the labels and class names.
+
+    >>> store = InMemory(torch.zeros(3, 8, 8, 3, dtype=torch.uint8))
+    >>> len(label_fingerprint(ImageSet(store, torch.tensor([0, 1, 1]), ("a", "b"), ("1", "2", "3"))))
+    64
+    """
+    names = "\n".join(images.names).encode()
+    return hashlib.sha256(images.labels.cpu().numpy().tobytes() + names).hexdigest()
 
 
 def known_cameras(

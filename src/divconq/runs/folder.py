@@ -11,6 +11,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from divconq.config import Config, from_yaml, to_yaml
+from divconq.data.split_record import SplitRecord
 from divconq.distributed import first_only
 from divconq.io.atomic import remove_unfinished, write_atomically
 from divconq.masks import Masks
@@ -24,9 +25,9 @@ OLD_LOG_KEYS = {"lonely": "without_positive", "waiting": "left_out"}
 class Run:
     """One training run on disk. Every file is written completely or not at all.
 
-    The folder holds ``config.yaml``, ``metrics.jsonl`` (one object per epoch), ``divisions/`` (clusters and masks at
-    every division), ``last.pt`` (the checkpoint to resume from), ``previous.pt`` (the one before it), ``best.pt``
-    (the best epoch) and ``model.safetensors`` (the final model).
+    The folder holds ``config.yaml``, ``split.json`` (the images of every split), ``metrics.jsonl`` (one object per
+    epoch), ``divisions/`` (clusters and masks at every division), ``last.pt`` (the checkpoint to resume from),
+    ``previous.pt`` (the one before it), ``best.pt`` (the best epoch) and ``model.safetensors`` (the final model).
     """
 
     folder: Path
@@ -58,6 +59,27 @@ class Run:
             return cls(folder, from_yaml(file.read_text()))
         except (ValueError, TypeError) as error:
             raise ValueError(f"{file} cannot be read: {error}") from error
+
+    @first_only
+    def save_split(self, record: SplitRecord) -> None:
+        """Write ``split.json``: path, class and content of every image."""
+        write_atomically(self.folder / "split.json", lambda path: path.write_text(record.to_json()))
+
+    def split(self) -> SplitRecord | None:
+        """Return the record of the images of the run; None for a run of an older version, which has none."""
+        file = self.folder / "split.json"
+        if not file.exists():
+            return None
+        try:
+            return SplitRecord.from_json(file.read_text())
+        except (ValueError, OSError) as error:
+            raise ValueError(
+                f"{file} cannot be read: {error}; copy it again from its source, or train a new run"
+            ) from error
+
+    def training_labels(self) -> str | None:
+        """Return the ``label_fingerprint`` of the training images, as the last checkpoint has it; None without one."""
+        return str(self.load()["data"]) if checkpoints.exist(self.folder) else None
 
     @first_only
     def log(self, record: dict[str, Any]) -> None:

@@ -16,12 +16,13 @@ from divconq.data.images.cache import cached
 from divconq.data.images.files import check_readable
 from divconq.data.images.placement import move_to_device
 from divconq.data.images.workers import background_work
-from divconq.distributed import size
+from divconq.data.split_record import SplitRecord
+from divconq.distributed import is_first, size
 from divconq.distributed.collectives import share_batchnorm
 from divconq.divide_and_conquer import DivideAndConquer
 from divconq.losses import make_loss
 from divconq.model import Embedder, import_file, make_model
-from divconq.training.datasets import open_data
+from divconq.training.datasets import make_record, open_data
 from divconq.training.embedding import Forward, fast_features
 from divconq.training.optimizer import make_optimizer
 from divconq.training.scoring import check_test_images, embed_images, search_scores, train_recall
@@ -51,6 +52,7 @@ class Job:
     dc: DivideAndConquer
     optimizer: Optimizer
     forward: Forward | None  # the compiled embedding pass, on a GPU
+    record: SplitRecord | None  # of the images; the first process has it
 
     @property
     def fast(self) -> bool:
@@ -103,20 +105,27 @@ class Job:
         return scores
 
 
-def prepare(config: Config) -> Job:
-    """Open the data and build network, algorithm and optimiser. Raise ValueError for bad input."""
+def prepare(config: Config, record: SplitRecord | None = None, *, accept_changes: bool = False) -> Job:
+    """Open the data and build network, algorithm and optimiser. Raise ValueError for bad input.
+
+    With the ``record`` of a run, its images and their split are used again. ``accept_changes`` allows images that have
+    changed since then.
+    """
     device = pick_device(config.runtime.device)
     if config.model.import_file is not None:
         import_file(config.model.import_file)
-    data, validation = open_data(config)
+    data, validation = open_data(config, record, accept_changes=accept_changes)
     if validation is not None:
-        held_out = replace(data, test=validation, gallery=None)
-        check_test_images(held_out, config.evaluation.ks, config.evaluation.same_camera, called="held-out")
+        alone = replace(data, test=validation, gallery=None)
+        check_test_images(alone, config.evaluation.ks, config.evaluation.same_camera, called="held-out")
     _check_shares(config.optimisation.batch, data, validation)
     compiles = _compiles(config, device)
     # The compiler loads in the background while images are decoded.
     with background_work(*(start_compiler, load_compiler) if compiles else ()):
+        images, held_out = data, validation
         data, validation = _read(config, data, validation, device)
+    if record is None and is_first():
+        record = make_record(config, images, held_out)  # after decoding, when the files are in memory
     torch.manual_seed(config.optimisation.seed)
     model = _network(config, device, compiles)
     dc, optimizer = _algorithm(config, data.train, model, device)
@@ -133,6 +142,7 @@ def prepare(config: Config) -> Job:
         dc,
         optimizer,
         _fast_forward(model) if compiles else None,
+        record,
     )
 
 

@@ -22,18 +22,26 @@ def analyse(
     which: Which = "last",
     device: str = "auto",
     module: Path | None = None,
+    accept_changes: bool = False,
     say: Say = lambda line: None,
 ) -> tuple[Findings, Thumbnails]:
     """Analyse the run in the first folder, and compare the runs in the others with it.
 
     Returns the findings and a thumbnail of every image in them. ``module`` is a Python file to execute
-    first, for example to register a backbone. ``say`` receives progress messages. The function writes only the
+    first, for example to register a backbone. ``accept_changes`` allows test images that have changed since the
+    training. ``say`` receives progress messages. The function writes only the
     cached embeddings, into each run folder.
     """
     if module is not None:
         import_file(module)
     distinct = list({folder.resolve(): folder for folder in folders}.values())
-    study = Study([read_run(folder) for folder in distinct], which=which, device=pick_device(device), say=say)
+    study = Study(
+        [read_run(folder) for folder in distinct],
+        which=which,
+        device=pick_device(device),
+        accept_changes=accept_changes,
+        say=say,
+    )
     findings = collect_findings(study)
     say("thumbnails")
     return findings, make_thumbnails(findings, study.images)

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -43,6 +43,7 @@ class Cached:
 
     images: UInt8[np.ndarray, "n size size 3"]
     aspect: Float[Tensor, " n"]
+    files: ImageFiles | None = None  # that the images were decoded from
 
     @property
     def size(self) -> int:
@@ -52,6 +53,36 @@ class Cached:
     def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
         """Return a copy of the images at ``index``, in that order."""
         return torch.from_numpy(self.images[index.numpy()])  # numpy gathers far faster than torch
+
+
+@dataclass(frozen=True)
+class PartlyCached:
+    """Image files of which some are in a cache; the others are decoded on every load."""
+
+    files: ImageFiles
+    held: Mapping[int, UInt8[np.ndarray, "size size 3"]]
+
+    @property
+    def size(self) -> int:
+        """Return the side of the square in pixels."""
+        return self.files.size
+
+    @property
+    def aspect(self) -> Float[Tensor, " n"]:
+        """Return the original width / height of each image."""
+        return self.files.aspect
+
+    def load(self, index: Int64[Tensor, " b"]) -> UInt8[Tensor, "b size size 3"]:
+        """Return the images at ``index``, in that order."""
+        rows = index.tolist()
+        images = torch.empty(len(rows), self.size, self.size, 3, dtype=torch.uint8)
+        others = [place for place, row in enumerate(rows) if row not in self.held]
+        for place, row in enumerate(rows):
+            if row in self.held:
+                images[place] = torch.from_numpy(np.array(self.held[row]))
+        if others:
+            images[others] = self.files.load(index[others])
+        return images
 
 
 def cached(images: ImageSet, folder: Path | None = None) -> ImageSet:
@@ -84,9 +115,43 @@ def _cached(store: ImageStore, folder: Path) -> ImageStore:
             with exclusive(files.lock):
                 if not files.is_complete(len(fingerprints)):
                     _build(files, store, fingerprints)
-        return Cached(files.open(files.data), store.aspect)
+        return Cached(files.open(files.data), store.aspect, store)
     except OSError as error:
         raise ValueError(f"the cache in {folder} cannot be used ({error}); {REMEDY}") from error
+
+
+def reuse_cached(images: ImageSet, folder: Path | None = None) -> ImageSet:
+    """Return the image set with the images that are in a cache read from there. Nothing is decoded or written now.
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> from divconq.data.sources.folder import flat_folder
+    >>> with tempfile.TemporaryDirectory() as photos:
+    ...     Image.new("RGB", (60, 40), "red").save(Path(photos, "1.png"))
+    ...     images, cache = flat_folder(photos, size=8), Path(photos, "cache")
+    ...     before = type(reuse_cached(images, cache).store).__name__
+    ...     _ = cached(images, cache)
+    ...     before, type(reuse_cached(images, cache).store).__name__
+    ('ImageFiles', 'Cached')
+    """
+    return replace(images, store=_reused(images.store, cache_folder() if folder is None else folder))
+
+
+def _reused(store: ImageStore, folder: Path) -> ImageStore:
+    if isinstance(store, Subset):
+        return replace(store, source=_reused(store.source, folder))
+    if not isinstance(store, ImageFiles):
+        return store
+    fingerprints = _fingerprints(store)
+    files = CacheFiles(folder, _key(fingerprints, store.size), store.size)
+    try:
+        if files.is_complete(len(fingerprints)):
+            return Cached(files.open(files.data), store.aspect, store)
+        found = find_cached(files, set(fingerprints))
+    except OSError:
+        return store
+    held = {row: found[key] for row, key in enumerate(fingerprints) if key in found}
+    return PartlyCached(store, held) if held else store
 
 
 def _build(files: CacheFiles, store: ImageFiles, fingerprints: Sequence[str]) -> None:

@@ -59,7 +59,10 @@ def read_folder(
 
 
 def flat_folder(path: Path | str, *, size: int = 256, workers: int = 4) -> ImageSet:
-    """Read all images below a folder. The class of an image is the name of its folder.
+    """Read all images below a folder. The class of an image is the class folder that it lies in, at any depth.
+
+    The class folders are the folders in ``path`` or, if these are the splits (train, test, query, gallery), the
+    folders in them. Images directly in ``path`` have its name as their class.
 
     >>> import tempfile
     >>> from PIL import Image
@@ -70,8 +73,12 @@ def flat_folder(path: Path | str, *, size: int = 256, workers: int = 4) -> Image
     """
     root = _existing(path).resolve()
     found: dict[str, list[Path]] = {}
-    for file in _images(root):
-        found.setdefault(file.parent.name, []).append(file)
+    files = _images(root)
+    tops = {file.relative_to(root).parts[0] for file in files}
+    level = 1 if tops <= set(SPLITS) else 0
+    for file in files:
+        parts = file.relative_to(root).parts[:-1]
+        found.setdefault((root.name, *parts)[min(level + 1, len(parts))], []).append(file)
     if not found:
         raise ValueError(
             f"{root} must have images in it or below, got none; they end in {', '.join(SUFFIXES)}"
