@@ -39,7 +39,8 @@ def test_metrics_and_files_of_a_run(tiny, tmp_path):
     names = sorted(path.relative_to(tmp_path / "run").as_posix() for path in (tmp_path / "run").rglob("*.*"))
     assert names == [
         "best.pt", "config.yaml", "divisions/epoch_0001.safetensors", "divisions/epoch_0002.safetensors",
-        "divisions/epoch_0003.safetensors", "last.pt", "metrics.jsonl", "model.safetensors", "previous.pt", "split.json",
+        "divisions/epoch_0003.safetensors", "last.pt", "metrics.jsonl", "model.safetensors", "previous.pt",
+        "split.json",
     ]  # fmt: skip
 
 

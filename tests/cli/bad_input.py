@@ -66,7 +66,7 @@ from divconq.recorder import Recorder
 from divconq.runs import checkpoints
 from divconq.runs.folder import Run
 from divconq.trained_run import TrainedRun
-from divconq.training.datasets import open_data
+from divconq.training.datasets import make_record, open_data
 from divconq.training.loggers import check_loggers
 from divconq.training.nan_guard import NaNGuard
 from divconq.training.scoring import check_test_images
@@ -289,6 +289,27 @@ def trained(**changes: object) -> Run:
     done = run(**changes)
     done.export(make_model("small", 8), torch.ones(8))
     return done
+
+
+def recorded(**changes: object) -> Run:
+    """A run that is done, with the record of its split."""
+    done = trained(**changes)
+    done.save_split(make_record(done.config, *open_data(done.config)))
+    return done
+
+
+def with_other_classes() -> None:
+    """A run of an older version, which has no record, on data that has changed since."""
+    folder_ = trained().folder
+    checkpoints.save(folder_, "last", {"data": "the classes of before"})
+    main("eval", "run")
+
+
+def scored_on_training_images() -> None:
+    recorded()
+    shutil.copytree("photos/train", "others/train")
+    shutil.copytree("photos/train", "others/test")
+    main("eval", "run", "--data", "others")
 
 
 def resumed(change: Callable[[bytes], bytes] = lambda content: content, **state: object) -> None:
@@ -1004,6 +1025,19 @@ RUNS = (
     Refusal("a checkpoint of another version", of_another_version),
     Refusal("a checkpoint of other images", lambda: restored(images=3)),
     Refusal("a checkpoint of other classes", lambda: restored(data="others")),
+    Refusal(
+        "a test image that is missing since the training",
+        lambda: (recorded(), Path("photos/test/cat/0.png").unlink(), main("eval", "run")),
+    ),
+    Refusal("other training classes than those of a run without `split.json`", with_other_classes),
+    Refusal("`eval` on images that were trained on", scored_on_training_images),
+    Refusal(
+        "`--resume` with another split",
+        lambda: (recorded(), main("train", "--resume", "run", "--val-classes", "1", "--accept-changes")),
+    ),
+    Refusal(
+        "a damaged `split.json`", lambda: (recorded(), write("run/split.json", "[]"), main("eval", "run"))
+    ),
     Refusal("a run with a backbone of your own", lambda: TrainedRun(registered(), device="cpu")),
 )
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from divconq.data.dataset import Dataset, ImageSet, ImageStore, Subset, source_rows
+from divconq.data.dataset import Dataset, ImageSet, ImageStore, InMemory, Subset, source_rows
 from divconq.data.images.contents import box_text, image_fingerprints
 from divconq.data.images.file_checks import first_three
 from divconq.data.images.files import ImageFiles
@@ -190,10 +190,11 @@ def _store(sets: Sequence[ImageSet], places: Sequence[Place]) -> ImageStore:
     if len(numbers) == 1:
         return Subset(sets[numbers.pop()].store, torch.tensor([row for _, row in places]))
     sources = [source_rows(images.store) for images in sets]
-    if not all(isinstance(store, ImageFiles) for store, _ in sources):
-        raise ValueError("the images are in memory, and their split has changed")
     found = [(sources[number][0], int(sources[number][1][row])) for number, row in places]
     stores = [(store, row) for store, row in found if isinstance(store, ImageFiles)]
+    if len(stores) < len(found):
+        pixels = torch.cat([store.load(torch.tensor([row])) for store, row in found])
+        return InMemory(pixels, torch.stack([store.aspect[row] for store, row in found]))
     with_boxes = [store.boxes[row] for store, row in stores if store.boxes is not None]
     return ImageFiles(
         tuple(store.files[row] for store, row in stores),
