@@ -255,6 +255,7 @@ def test_cuda_without_a_gpu_is_a_clear_error(tiny, tmp_path, monkeypatch):
 
 def test_a_checkpoint_of_other_data_is_refused(tiny, tmp_path, photos):
     train(tiny.replace(epochs=1), tmp_path / "run")
+    (tmp_path / "run" / "split.json").unlink()  # as in a run of an older version
     other = tiny.replace(test_classes=0.25)
     with pytest.raises(
         ValueError, match=r"it divides 48 training images, there are 72 now\); resume with those"

@@ -299,7 +299,7 @@ def test_without_out_a_free_folder_is_found(photos, tmp_path, monkeypatch):
 def test_no_folder_has_a_colon_in_its_name(data, folder, tmp_path, monkeypatch):
     asked = []
 
-    def records(config, out, *, resume, stop, loggers):
+    def records(config, out, **_):
         asked.append((config.data.name, out))
         return [{"epoch": 1, "k": 1, "recall@1": 0.5, "seconds": {"train": 1.0}}]
 

@@ -114,9 +114,9 @@ def test_flat_folder(tmp_path):
     for file in ("z.png", "b/1.png", "a/2.png", "c/b/0.png"):
         save(root / file)
     images = flat_folder(root, size=8)
-    assert images.names == ("a", "b", "photos")
+    assert images.names == ("a", "b", "c", "photos"), "as in training, the class is the folder below the root"
     assert images.paths == ("a/2.png", "b/1.png", "c/b/0.png", "z.png")
-    assert images.labels.tolist() == [0, 1, 1, 2]
+    assert images.labels.tolist() == [0, 1, 2, 3]
 
 
 def test_flat_folder_of_working_directory(tmp_path, monkeypatch):
