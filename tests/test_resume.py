@@ -378,7 +378,8 @@ def test_a_full_disk_ends_the_run_and_it_resumes_with_space(
             main(["train", "--out", str(out), "--save-steps", "1", *arguments])
     assert stop.value.code == 1
     said = capsys.readouterr().err
-    assert "the disk is full ([Errno 28] No space left on device)" in said
+    assert "the disk is full ([Errno 28] No space left on device" in said
+    assert owner is Run or f"device: '{out}/" in said, "the file is named"
     assert f"free space, then continue with: divconq train --resume {out}" in said
     assert not list(out.rglob(".*")), "no half-written file is left"
     assert Run.open(out).load()["step"] > 0

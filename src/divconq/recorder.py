@@ -14,6 +14,7 @@ from divconq.data.dataset import label_fingerprint
 from divconq.distributed import anywhere, on_first, wait_for_all
 from divconq.runs.checkpoints import Checkpoints, algorithm_state
 from divconq.runs.folder import Run
+from divconq.runs.lock import run_lock
 from divconq.training.loggers import Loggers
 from divconq.training.nan_guard import NaNGuard, warn_of_collapse
 from divconq.training.optimizer import load_optimizer
@@ -46,27 +47,30 @@ class Recorder:
         self.losses = torch.empty(0)  # of the current epoch, from before the resume
         self.generators: dict[str, Any] = {}
         self.clock = Clock()
-        self.run = self._resume(out) if resume else on_first(Run.create, out, self.config)
-        if job.record is not None:
-            self.run.save_split(job.record)
-        self.names_of_loggers = loggers
+        self.out, self.resumes, self.names_of_loggers = out, resume, loggers
         self.open = ExitStack()
 
     def __enter__(self) -> "Recorder":
         runtime, total = self.config.runtime, self.config.optimisation
-        self.checkpoints = self.open.enter_context(
-            Checkpoints(self.run.folder, runtime.save_minutes, runtime.save_steps)
-        )
-        self.loggers = self.open.enter_context(Loggers(self.names_of_loggers, self.run))
-        steps = math.ceil(len(self.job.train) / total.batch)
-        done = self.dc.epoch * steps + self.steps_done
-        self.progress = Progress(total.epochs, steps, total.batch, done)
-        self.open.callback(self.progress.close)
-        self.stop.patient = True
+        with ExitStack() as opened:
+            self.run = self._open_run(opened)
+            self.checkpoints = opened.enter_context(
+                Checkpoints(self.run.folder, runtime.save_minutes, runtime.save_steps)
+            )
+            self.loggers = opened.enter_context(Loggers(self.names_of_loggers, self.run))
+            steps = math.ceil(len(self.job.train) / total.batch)
+            done = self.dc.epoch * steps + self.steps_done
+            self.progress = Progress(total.epochs, steps, total.batch, done)
+            opened.callback(self.progress.close)
+            self.stop.patient = True
+            self.open = opened.pop_all()
         return self
 
     def __exit__(self, *error: Any) -> None:  # noqa: ANN401
-        self.open.__exit__(*error)
+        try:
+            self.open.__exit__(*error)
+        finally:
+            self.stop.patient = False
 
     @property
     def steps_done(self) -> int:
@@ -139,7 +143,9 @@ class Recorder:
             self._halt()
 
     def export(self) -> None:
-        """Write the conquered model to the run folder."""
+        """Wait for the last checkpoint and write the conquered model to the run folder."""
+        self.progress.close()
+        self.checkpoints.finish()
         self.run.export(self.job.model, self.dc.masks.conquer())
 
     def log(self) -> list[dict[str, Any]]:
@@ -168,14 +174,23 @@ class Recorder:
             "optimizer": self.job.optimizer.state_dict(),
         }
 
-    def _resume(self, out: Path) -> Run:
-        """Restore the last checkpoint of a run, delete the log entries after it, and return the run."""
-        run = on_first(Run.open, out)
+    def _open_run(self, opened: ExitStack) -> Run:
+        """Create the run folder, or open it to resume. Its lock is held until ``opened`` is closed."""
+        run = on_first(Run.open, self.out) if self.resumes else on_first(Run.create, self.out, self.config)
+        lock = run_lock(run.folder)
+        opened.callback(lock.release)
+        on_first(lock.acquire)
+        if self.resumes:
+            self._resume(run)
+        on_first(run.save_split, self.job.record)
+        return run
+
+    def _resume(self, run: Run) -> None:
+        """Restore the last checkpoint of a run and delete the log entries after it."""
         if (state := on_first(run.resume)) is not None:
             self._restore(state)
         divisions = self.dc.epoch + (self.steps_done > 0)
         on_first(run.rewind, self.dc.epoch, divisions, self.config)
-        return run
 
     def _restore(self, state: dict[str, Any]) -> None:
         """Restore network, algorithm and optimiser from a checkpoint."""

@@ -9,6 +9,8 @@ from divconq.distributed import on_every, on_first, synchronise
 from divconq.division.schedule import warn_if_too_short
 from divconq.recorder import Recorder
 from divconq.runs.folder import Run
+from divconq.runs.lock import check_not_locked
+from divconq.training.agreement import check_same_command, check_same_data
 from divconq.training.batches import EpochBatches
 from divconq.training.loggers import check_loggers
 from divconq.training.seeds import epoch_seed, seed_all
@@ -50,11 +52,15 @@ def train(
     Under ``torchrun`` all processes call this function. They share every batch; the first process divides, scores
     and writes.
     """
+    check_same_command(config, out=out, resume=resume, loggers=sorted(loggers))
     on_first(check_loggers, loggers)
+    if resume:
+        on_first(check_not_locked, out)
     division, epochs = config.division, config.optimisation.epochs
     on_first(warn_if_too_short, epochs, division.strategy, division.k_max, division.divide_every)
     record = on_first(lambda: Run.open(out).split()) if resume else None
     job = on_every(prepare, config, record, accept_changes=accept_changes)
+    check_same_data(job.fingerprints)
     model, dc, step = job.model, job.dc, job.step()
     synchronise(model, dc)
 
@@ -85,5 +91,5 @@ def train(
                         embeddings = job.embed(job.train)  # the next division uses them again
                     scores = job.scores(embeddings)
             recorder.end_epoch(scores)
-    recorder.export()
+        recorder.export()
     return recorder.log()

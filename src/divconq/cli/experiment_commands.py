@@ -8,6 +8,7 @@ from typing import Any
 from divconq.cli.arguments import BenchArguments, ReproduceArguments
 from divconq.cli.messages import fail, say
 from divconq.io.atomic import write_atomically
+from divconq.training.stop_signals import StopSignals, exit_code
 
 
 def reproduce_command(arguments: ReproduceArguments) -> None:
@@ -50,20 +51,22 @@ def reproduce_command(arguments: ReproduceArguments) -> None:
             None if arguments.max_minutes is None else arguments.max_minutes - (time.monotonic() - start) / 60
         )
         try:
-            outcome = tables.reproduce(
-                table,
-                arguments.out,
-                changes,
-                rows=some,
-                seeds=seeds,
-                max_minutes=left,
-                keep_runs=arguments.keep_runs,
-                commit=arguments.commit,
-                say=say,
-                **machine,
-            )
-        except KeyboardInterrupt:
-            fail("stopped; continue from the last checkpoint with the same command", 130)
+            with StopSignals() as stop:
+                outcome = tables.reproduce(
+                    table,
+                    arguments.out,
+                    changes,
+                    rows=some,
+                    seeds=seeds,
+                    max_minutes=left,
+                    keep_runs=arguments.keep_runs,
+                    commit=arguments.commit,
+                    say=say,
+                    stop=stop,
+                    **machine,
+                )
+        except KeyboardInterrupt as stopped:
+            fail("stopped; continue from the last checkpoint with the same command", exit_code(stopped))
         print(json.dumps(outcome.figures) if arguments.json else tables.markdown(outcome.figures))
         failed += outcome.failed
     if failed:

@@ -12,7 +12,7 @@ from divconq.cli.parsing import Start, read_config, starting_config
 from divconq.config import MAY_CHANGE, Config, differences, from_yaml, upgraded
 from divconq.io.atomic import FULL
 from divconq.presets import PRESETS
-from divconq.training.stop_signals import Stopped, StopSignals
+from divconq.training.stop_signals import StopSignals, exit_code
 
 
 def train_command(start: Start, arguments: TrainArguments, free: dict[str, dict[str, Any]]) -> None:
@@ -23,9 +23,12 @@ def train_command(start: Start, arguments: TrainArguments, free: dict[str, dict[
     _check(before, arguments, config, named)
     from divconq.accel.device import pick_device
     from divconq.distributed import on_first, process_group
+    from divconq.training.agreement import check_same_command
     from divconq.training.loggers import LOGGERS
 
     with process_group(pick_device(config.runtime.device)):
+        chosen = {name: getattr(arguments, name) for name in ("out", "resume", "accept_changes", "analyze")}
+        check_same_command(config, **chosen, **{name: getattr(arguments, name) for name in LOGGERS})
         out = (
             arguments.resume or arguments.out or on_first(_free_folder, named or Path(config.data.name).stem)
         )
@@ -85,6 +88,7 @@ def _check(before: Config, arguments: TrainArguments, config: Config, named: str
 def _train(config: Config, out: Path, *, resume: bool, loggers: list[str], accept_changes: bool) -> None:
     from divconq import train as training
     from divconq.cli.tables import summary
+    from divconq.data.images.decoding import UnreadableError
 
     say(f"training on {config.data.name} into {out}")
     try:
@@ -94,7 +98,11 @@ def _train(config: Config, out: Path, *, resume: bool, loggers: list[str], accep
             )
     except KeyboardInterrupt as stopped:
         way = _how_to_continue(out, config, loggers)
-        fail(f"stopped; {way}", stopped.code if isinstance(stopped, Stopped) else 130)
+        fail(f"stopped; {way}", exit_code(stopped))
+    except UnreadableError as error:
+        gone = f"{error.file} was removed while the run used it; put it back"
+        way = _how_to_continue(out, config, loggers)
+        fail(f"{error if error.file.exists() else gone}, then {way}", 2, every_process=True)
     except OSError as error:
         if error.errno not in FULL:
             raise
@@ -105,6 +113,8 @@ def _train(config: Config, out: Path, *, resume: bool, loggers: list[str], accep
         )
     if is_first_process():
         print(summary(records, config.best_by, out))
+    if stop.wished:
+        fail(f"stopped; the run in {out} is complete", exit_code(stop.stopped()))
 
 
 def _report_changes(before: Config, now: Config, *, accept: bool) -> None:

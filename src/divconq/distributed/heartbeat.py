@@ -74,5 +74,7 @@ class Heartbeat(threading.Thread):
                 self._exit(f"no heartbeat from {ranks} for {self.timeout:g} seconds")
 
     def _exit(self, reason: str) -> NoReturn:
-        print(f"divconq: error: {reason}; {REMEDY}", file=sys.stderr, flush=True)
-        os._exit(1)
+        try:
+            print(f"divconq: error: {reason}; {REMEDY}", file=sys.stderr, flush=True)
+        finally:  # also if stderr cannot be written
+            os._exit(1)

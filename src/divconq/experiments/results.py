@@ -88,7 +88,7 @@ def append_result(file: Path, result: Result) -> None:
     values = dataclasses.asdict(result)
     values = {"format": FORMAT, "name": values.pop("name"), **values}
     line = json.dumps(values, separators=(",", ":"))
-    with file.open("a+b") as stream:
+    with file.open("a+b", buffering=0) as stream:
         _lock(stream)
         stream.seek(0)
         before = stream.read()
@@ -96,10 +96,19 @@ def append_result(file: Path, result: Result) -> None:
         if len(whole) < len(before):
             stream.truncate(len(whole))
         missing_line_break = whole[len(before) :]
-        stream.write(missing_line_break + line.encode() + b"\n")
-        stream.flush()
-        os.fsync(stream.fileno())
+        try:
+            _write_all(stream, missing_line_break + line.encode() + b"\n")
+            os.fsync(stream.fileno())
+        except OSError as error:
+            stream.truncate(min(len(before), len(whole)))
+            raise OSError(error.errno, error.strerror, str(file)) from error
     sync_folder(file.parent)
+
+
+def _write_all(stream: IO[bytes], content: bytes) -> None:
+    """Write all bytes to a stream without a buffer, which may write a part of them at a time."""
+    while content:
+        content = content[stream.write(content) :]
 
 
 def _lock(stream: IO[bytes]) -> None:

@@ -20,6 +20,8 @@ from divconq.experiments.render import write_table
 from divconq.experiments.results import Result, append_result, columns, read_results
 from divconq.experiments.settings import agree, portable
 from divconq.experiments.table import Row, Table
+from divconq.io.locks import FileLock, LockedError
+from divconq.training.stop_signals import StopSignals
 
 FINISHED, SCRATCH = "finished", "runs"
 
@@ -155,12 +157,14 @@ def reproduce(
     keep_runs: bool = False,
     commit: str | None = None,
     say: Callable[[str], None] = print,
+    stop: StopSignals | None = None,
     **machine: object,
 ) -> Outcome:
     """Execute the runs that ``out`` lacks, one after the other, and render the table after each.
 
-    ``changes`` replace settings in all rows and are stored with each result. ``machine`` are settings that do not
-    change a result: root, device, workers, cache.
+    ``changes`` replace settings in all rows and are stored with each result. ``stop`` ends the run in progress with a
+    checkpoint and raises ``Stopped``. ``machine`` are settings that do not change a result: root, device, workers,
+    cache. Several processes may execute one table: each skips the runs that another one executes.
     """
     changes = changes or {}
     planned = plan(table, out, changes, rows=rows, seeds=seeds, **machine)
@@ -182,16 +186,21 @@ def reproduce(
             )
             return Outcome(_render_with(table, out, changes), tuple(failed), out_of_time=True)
         try:
-            result = execute(table, run, out, changes, code=code, keep=keep_runs)
+            result = execute(table, run, out, changes, code=code, keep=keep_runs, stop=stop)
         except FloatingPointError as error:
             failed.append(f"{run}: {error}")
             say(f"[{number}/{len(planned)}] {failed[-1]}")
+            continue
+        except LockedError as error:
+            say(f"[{number}/{len(planned)}] {run}: left out: {error}, and run the same command again")
             continue
         finally:
             release_memory()
         finished.append(result)
         say(f"[{number}/{len(planned)}] {run}: {_one_line(result)}")
         _render_with(table, out, changes)
+        if stop is not None and stop.wished:
+            raise stop.stopped()
     return Outcome(_render_with(table, out, changes), tuple(failed))
 
 
@@ -209,21 +218,63 @@ def _render_with(table: Table, out: Path, changes: Mapping[str, Any]) -> dict[st
 
 
 def execute(
-    table: Table, run: PlannedRun, out: Path, changes: Mapping[str, Any], *, code: str, keep: bool
+    table: Table,
+    run: PlannedRun,
+    out: Path,
+    changes: Mapping[str, Any],
+    *,
+    code: str,
+    keep: bool,
+    stop: StopSignals | None = None,
 ) -> Result:
-    """Train or continue one run, and store and return its result. Delete the run folder unless ``keep``."""
-    import torch
+    """Train or continue one run, and store and return its result. Delete the run folder unless ``keep``.
 
+    If another process executes the run, raise LockedError. If it has finished the run, return its result.
+    """
+    folder = out / SCRATCH / run.name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_name(f".{run.name}.lock"), folder):
+        if (done := _finished_meanwhile(table, run, out, changes)) is not None:
+            return done
+        start, records = time.monotonic(), _train(run, folder, stop)
+        result = _result(table, run, changes, code, records, time.monotonic() - start)
+        append_result(out / FINISHED / f"{table.name}.jsonl", result)
+        if not keep:
+            shutil.rmtree(folder)
+    return result
+
+
+def _finished_meanwhile(
+    table: Table, run: PlannedRun, out: Path, changes: Mapping[str, Any]
+) -> Result | None:
+    """Return the result of the run if another process has stored it since the runs were planned."""
+    found = find_runs(table, read_results(out / FINISHED), portable(changes))
+    return found[run.row.name].get(run.seed)
+
+
+def _train(run: PlannedRun, folder: Path, stop: StopSignals | None) -> list[dict[str, Any]]:
+    """Train or continue a run and return its log."""
     from divconq.train import train
 
-    folder = out / SCRATCH / run.name
     begun = (folder / "last.pt").is_file()
     if folder.exists() and not begun:
         shutil.rmtree(folder)  # it was stopped in its first epoch
-    start = time.monotonic()
-    records = train(run.config, folder, resume=begun)
+    return train(run.config, folder, resume=begun, stop=stop)
+
+
+def _result(
+    table: Table,
+    run: PlannedRun,
+    changes: Mapping[str, Any],
+    code: str,
+    records: Sequence[Mapping[str, Any]],
+    elapsed: float,
+) -> Result:
+    """Return the result of a run from its log."""
+    import torch
+
     logged = sum(sum(record["seconds"].values()) for record in records)  # includes the time before a resume
-    result = Result(
+    return Result(
         table=table.name,
         row=run.row.name,
         seed=run.seed,
@@ -234,14 +285,10 @@ def execute(
         hardware=hardware(run.config.settings()["device"]),
         torch=torch.__version__,
         date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        seconds=round(max(time.monotonic() - start, logged), 1),
+        seconds=round(max(elapsed, logged), 1),
         metrics=columns(records),
         name=run.name,
     )
-    append_result(out / FINISHED / f"{table.name}.jsonl", result)
-    if not keep:
-        shutil.rmtree(folder)
-    return result
 
 
 def release_memory() -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk full, quota exceeded, f
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Call ``write`` on a temporary path, sync the file to disk, then rename it to ``path``.
 
-    The file has the permissions of the umask, also if ``write`` creates it with others.
+    The file has the permissions of the umask, also if ``write`` creates it with others. If the disk is full, the
+    OSError names ``path``.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -28,9 +30,24 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         with temporary.open("r+b") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
+    except Exception as error:
+        if (number := _full(error)) is not None:
+            raise OSError(number, os.strerror(number), str(path)) from error
+        raise
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+def _full(error: Exception) -> int | None:
+    """Return the error number of a full disk, or None for other errors. safetensors has it in the message.
+
+    >>> _full(RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"))
+    28
+    """
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
+    return number if number in FULL else None
 
 
 def temporary_name(path: Path) -> Path:

@@ -60,10 +60,10 @@ class Run:
         except (ValueError, TypeError) as error:
             raise ValueError(f"{file} cannot be read: {error}") from error
 
-    @first_only
-    def save_split(self, record: SplitRecord) -> None:
+    def save_split(self, record: SplitRecord | None) -> None:
         """Write ``split.json``: path, class and content of every image."""
-        write_atomically(self.folder / "split.json", lambda path: path.write_text(record.to_json()))
+        if record is not None:
+            write_atomically(self.folder / "split.json", lambda path: path.write_text(record.to_json()))
 
     def split(self) -> SplitRecord | None:
         """Return the record of the images of the run; None for a run of an older version, which has none."""

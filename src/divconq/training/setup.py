@@ -22,6 +22,7 @@ from divconq.distributed.collectives import share_batchnorm
 from divconq.divide_and_conquer import DivideAndConquer
 from divconq.losses import make_loss
 from divconq.model import Embedder, import_file, make_model
+from divconq.training.agreement import data_fingerprints
 from divconq.training.datasets import make_record, open_data
 from divconq.training.embedding import Forward, fast_features
 from divconq.training.optimizer import make_optimizer
@@ -53,6 +54,7 @@ class Job:
     optimizer: Optimizer
     forward: Forward | None  # the compiled embedding pass, on a GPU
     record: SplitRecord | None  # of the images; the first process has it
+    fingerprints: dict[str, object]  # of the data, to compare several processes
 
     @property
     def fast(self) -> bool:
@@ -119,6 +121,7 @@ def prepare(config: Config, record: SplitRecord | None = None, *, accept_changes
         alone = replace(data, test=validation, gallery=None)
         check_test_images(alone, config.evaluation.ks, config.evaluation.same_camera, called="held-out")
     _check_shares(config.optimisation.batch, data, validation)
+    fingerprints = data_fingerprints(data, validation) if size() > 1 else {}
     compiles = _compiles(config, device)
     # The compiler loads in the background while images are decoded.
     with background_work(*(start_compiler, load_compiler) if compiles else ()):
@@ -143,6 +146,7 @@ def prepare(config: Config, record: SplitRecord | None = None, *, accept_changes
         optimizer,
         _fast_forward(model) if compiles else None,
         record,
+        fingerprints,
     )
 
 

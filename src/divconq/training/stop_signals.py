@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -17,6 +18,15 @@ class Stopped(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
         self.code = 128 + number
+
+
+def exit_code(stopped: KeyboardInterrupt) -> int:
+    """Return the exit code of a process that was stopped; 130 for Ctrl-C.
+
+    >>> exit_code(Stopped(signal.SIGTERM)), exit_code(KeyboardInterrupt())
+    (143, 130)
+    """
+    return stopped.code if isinstance(stopped, Stopped) else 128 + signal.SIGINT
 
 
 class StopSignals:
@@ -61,6 +71,5 @@ class StopSignals:
         self.number = number
         if at_once:
             raise self.stopped()
-        os.write(
-            2, b"\nstopping after this step; press again to stop immediately\n"
-        )  # print is not safe inside a signal handler
+        with suppress(OSError):  # print is not safe inside a signal handler
+            os.write(2, b"\nstopping after this step; press again to stop immediately\n")

@@ -48,7 +48,7 @@ class UnreadableError(ValueError):
 
     def __init__(self, file: Path, reason: str) -> None:
         super().__init__(f"{file} cannot be decoded ({reason}); remove it or save it again as JPEG or PNG")
-        self.reason = reason
+        self.file, self.reason = file, reason
 
 
 class OddSizeError(Exception):

@@ -100,6 +100,7 @@ def _start_worker(work: Callable[[Item], Result], items: Sequence[Item]) -> None
     _job = work, items
     torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the handler of the parent, which raises an exception
     threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
