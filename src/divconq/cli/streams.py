@@ -37,8 +37,8 @@ class Results(io.FileIO):
             raise
         except OSError as error:
             raise OutputError(
-                f"the result cannot be written to standard output ({error.strerror}); "
-                "free space or name another place, and run the command again"
+                f"the result cannot be printed to standard output ({error.strerror}); all files of the command are "
+                "complete: free space, or redirect the output to another place"
             ) from error
 
 

@@ -112,8 +112,9 @@ def _namespace() -> str:
 
 
 def _start_of(pid: int) -> str:
-    """Return the start of a process in clock ticks since the start of the system; "" where it is unknown."""
+    """Return the start of a process in clock ticks since the start of the system; "" if it is unknown or dead."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
+        state, *others = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if state == "Z" else others[18]
+    except (OSError, IndexError, ValueError):
         return ""
