@@ -1155,7 +1155,7 @@ UNLISTED = {
     "distributed/first_process.py: _raise_on_all": "what another process said, in its words",
     "training/stop_signals.py: StopSignals._record": "Ctrl-C or SIGTERM, which is not an error",
     "recorder.py: Recorder._halt": "the same",
-    "cli/__init__.py: main": "ends silently when the reader of the output is gone",
+    "cli/__init__.py: _main": "ends silently when the reader of the output is gone",
     "cli/parsing.py: parse": "--version, which is not an error",
     "cli/parsing.py: _tyro": "passes an error of a setting on",
 }

@@ -1,6 +1,10 @@
+import errno
 import os
+import resource
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from divconq.io.atomic import remove_unfinished, temporary_name, write_atomically
 
@@ -53,3 +57,21 @@ def test_files_have_the_permissions_of_the_umask(tmp_path, umask, mode):
     finally:
         os.umask(before)
     assert (tmp_path / "a.txt").stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.parametrize(
+    "write",
+    [lambda path: path.write_bytes(bytes(10_000)), lambda path: save_file({"x": torch.zeros(10_000)}, path)],
+    ids=["bytes", "safetensors"],
+)
+def test_a_full_disk_names_the_file(tmp_path, write):
+    """safetensors raises an error of its own, with the number of the error in its text."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(OSError) as full:
+            write_atomically(tmp_path / "file", write)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (full.value.errno, full.value.filename) == (errno.EFBIG, str(tmp_path / "file"))
+    assert list(tmp_path.iterdir()) == []
