@@ -30,6 +30,7 @@ from divconq.analysis import effective_dimension, neighbours, read_run
 from divconq.bench.measurements import parse_parts
 from divconq.bench.photos import files_of
 from divconq.cli import main as command_line
+from divconq.cli.streams import Results
 from divconq.config import Config, DataConfig, from_yaml
 from divconq.data import ImageSet, InMemory, hold_out, open_dataset, subset
 from divconq.data.batches.augmentation import Augmentation, make_augmentation
@@ -45,6 +46,7 @@ from divconq.data.sources.inshop import read_inshop
 from divconq.data.sources.official_layout import Count
 from divconq.data.sources.table import read_table
 from divconq.distributed import collectives, process_group
+from divconq.distributed.agreement import compare
 from divconq.divide_and_conquer import DivideAndConquer
 from divconq.division import Partition, divide
 from divconq.division.bisection import bisect
@@ -59,12 +61,14 @@ from divconq.experiments.runner import check_losses, plan
 from divconq.experiments.settings import portable
 from divconq.experiments.statistics import paired_difference, summarise
 from divconq.experiments.table import load_table, parse_table
+from divconq.io import locks
 from divconq.losses import make_loss
 from divconq.masks import Masks
 from divconq.model import import_file, load_model, make_model
 from divconq.recorder import Recorder
 from divconq.runs import checkpoints
 from divconq.runs.folder import Run
+from divconq.runs.lock import run_lock
 from divconq.trained_run import TrainedRun
 from divconq.training.datasets import make_record, open_data
 from divconq.training.loggers import check_loggers
@@ -602,6 +606,19 @@ def shared_batchnorm() -> None:
     of_two(lambda: collectives.share_batchnorm(torch.nn.BatchNorm1d(2), torch.device("cpu")))
 
 
+def locked_run(lock: Callable[[int], None]) -> None:
+    """Lock a run that is locked already."""
+    Path("run").mkdir()
+    with run_lock(Path("run")), patch("divconq.io.locks._lock_descriptor", lock):
+        held = {} if lock is held_by_another else locks._held
+        with patch("divconq.io.locks._held", held):
+            run_lock(Path("run")).acquire()
+
+
+def held_by_another(descriptor: int) -> None:
+    raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+
 def died() -> None:
     with patch("torch.distributed.all_reduce", side_effect=RuntimeError("connection closed")):
         of_two(lambda: collectives.anywhere(True))
@@ -627,6 +644,7 @@ def more_than_images() -> None:
 # The table
 
 COMMANDS = (
+    Refusal("a result that cannot be printed", lambda: Results("/dev/full", "w").write(b"1")),
     Refusal("a command that does not exist", lambda: main("trian")),
     Refusal("a preset that does not exist", lambda: main("train", "cubb")),
     Refusal("a flag that does not exist", lambda: main("train", "demo", "--k-mxa", "4")),
@@ -1053,6 +1071,18 @@ PROCESSES = (
         lambda: under_torchrun("train", "demo", TORCHELASTIC_MAX_RESTARTS="3"),
     ),
     Refusal("a process that has died", died, varies=r"(?<=reached \().*(?=\); torchrun)"),
+    Refusal(
+        "ranks that were started with different flags",
+        lambda: compare(
+            [{"lr": 1e-5, "seed": 0}, {"lr": 1e-3, "seed": 0}], "start all ranks with the same command"
+        ),
+    ),
+    Refusal(
+        "a run that another process is writing",
+        lambda: locked_run(held_by_another),
+        varies=r"(?<=by process ).*(?=; wait)",
+    ),
+    Refusal("a run that another thread is writing", lambda: locked_run(lambda descriptor: None)),
     Refusal("BatchNorm that trains, over processes on CPUs", lambda: shared_batchnorm()),
     Refusal("a share of a batch that is another's", lambda: of_two(lambda: collectives.gather(points(3), 8))),
 )
@@ -1152,6 +1182,9 @@ UNLISTED = {
     "masks/__init__.py: __getattr__": "the same",
     "analysis/run_record.py: _read_division": "listed by read_run as what is missing of a run",
     "runs/checkpoints.py: _write_archive": "what the system says of a full disk",
+    "io/atomic.py: write_atomically": "the same, with the path",
+    "experiments/results.py: append_result": "the same, with the path",
+    "experiments/runner.py: reproduce": "Ctrl-C or SIGTERM, which is not an error",
     "distributed/first_process.py: _raise_on_all": "what another process said, in its words",
     "training/stop_signals.py: StopSignals._record": "Ctrl-C or SIGTERM, which is not an error",
     "recorder.py: Recorder._halt": "the same",

@@ -69,7 +69,7 @@ def test_a_full_disk_names_the_file(tmp_path, write):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
-        with pytest.raises(OSError) as full:
+        with pytest.raises(OSError, match="File too large") as full:
             write_atomically(tmp_path / "file", write)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

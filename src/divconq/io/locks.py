@@ -19,6 +19,7 @@ import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from divconq.io.lock_holder import Holder, decode, encode
 
@@ -62,11 +63,10 @@ class FileLock:
     def acquire(self) -> None:
         """Take the lock, or raise LockedError with the name of the process that holds it."""
         self.watched: tuple[bytes, float] | None = None
+        self.stopped, self.heartbeat = threading.Event(), threading.Thread(target=self._beat, daemon=True)
         with _acquiring:
             while not self._try():
                 time.sleep(POLL)
-        self.stopped = threading.Event()
-        self.heartbeat = threading.Thread(target=self._beat, daemon=True)
         self.heartbeat.start()
 
     def release(self) -> None:
@@ -74,7 +74,8 @@ class FileLock:
         if self.descriptor is None or _held.get(_key(self.descriptor)) != os.getpid():
             return
         self.stopped.set()
-        self.heartbeat.join()
+        if self.heartbeat.is_alive():
+            self.heartbeat.join()
         with _acquiring:
             del _held[_key(self.descriptor)]
             with suppress(OSError):
@@ -114,7 +115,7 @@ class FileLock:
             if error.errno not in NO_LOCKS:
                 if not isinstance(error, (BlockingIOError, PermissionError)):
                     raise
-                raise self._locked(decode(_read(descriptor))) from None
+                self._refuse(decode(_read(descriptor)))
             self.has_locks = False
         try:
             return _key(self.path) == _key(descriptor)
@@ -128,7 +129,7 @@ class FileLock:
             return True
         if holder is not None and holder.has_known_pid:
             if holder.runs():
-                raise self._locked(holder)
+                self._refuse(holder)
             return True
         if self.watched is None:
             self.watched = content, time.monotonic()
@@ -138,7 +139,7 @@ class FileLock:
                 stacklevel=2,
             )
         if content != self.watched[0]:
-            raise self._locked(holder)
+            self._refuse(holder)
         return time.monotonic() - self.watched[1] > DEAD
 
     def _write_record(self, descriptor: int) -> None:
@@ -149,7 +150,7 @@ class FileLock:
             time.sleep(SETTLE)
             other = decode(_read(descriptor))
             if other != self.holder:
-                raise self._locked(other)
+                self._refuse(other)
 
     def _beat(self) -> None:
         """Write the heartbeat until the lock is given back."""
@@ -160,10 +161,10 @@ class FileLock:
             with suppress(OSError):  # for example a full disk; the next heartbeat may succeed
                 _write(self.descriptor, encode(self.holder, beat))
 
-    def _locked(self, holder: Holder | None) -> LockedError:
-        return LockedError(
+    def _refuse(self, holder: Holder | None) -> NoReturn:
+        raise LockedError(
             f"{self.what} is being written by {holder or 'another process'}; wait for it or stop it"
-        )
+        ) from None
 
 
 def _key(file: Path | int) -> tuple[int, int]:
