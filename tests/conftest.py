@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from divconq.config import Config
-from tiny_settings import TINY
+# Nothing of divconq is imported here: jaxtyping 0.2 cannot check a package that conftest.py imports.
 
 
 def write_photos(folder: Path, classes: int = 16, images: int = 6, size: int = 24) -> Path:
@@ -45,6 +44,8 @@ def photos(tmp_path_factory):
 
 
 @pytest.fixture
-def tiny(photos) -> Config:
-    """A training run of a second: 8 classes of 6 small photos, K goes from 1 to 2."""
+def tiny(photos):
+    """The config of a training run of a second: 8 classes of 6 small photos, K goes from 1 to 2."""
+    from tiny_settings import TINY
+
     return TINY.replace(data=str(photos))

@@ -329,7 +329,6 @@ def test_errors(monkeypatch):
     for value, dtype in (
         (math.nan, torch.float32),
         (math.inf, torch.float32),
-        (1e30, torch.float32),
         (1e60, torch.float64),
     ):
         bad = x.to(dtype).clone()

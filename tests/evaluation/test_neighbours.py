@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import normalize
 
+from divconq.accel.coordinates import wide_coordinates
 from divconq.evaluation.neighbours import (
     BUDGET,
     BYTES_PER_KEY,
@@ -25,6 +26,13 @@ from divconq.evaluation.neighbours import (
 )
 
 MODULE = sys.modules["divconq.evaluation.neighbours"]
+
+
+@pytest.fixture(params=["float32", "float64"])
+def either_search(request, monkeypatch):
+    """Both searches in turn, whatever the vectors are."""
+    wide = {"float32": lambda query, gallery: None, "float64": lambda q, g: wide_coordinates(q.double(), g)}
+    monkeypatch.setattr(MODULE, "wide_coordinates", wide[request.param])
 
 
 def random_points(n, d, seed):
@@ -49,6 +57,7 @@ def nearest_by_hand(query, gallery, k, exclude=None):
     return torch.tensor(rows)
 
 
+@pytest.mark.usefixtures("either_search")
 @pytest.mark.parametrize(
     ("q", "g", "d", "k"), [(1, 1, 1, 1), (20, 30, 5, 7), (70, 50, 3, 50), (65, 90, 16, 1)]
 )
@@ -57,6 +66,7 @@ def test_neighbours_equal_those_of_a_sort(q, g, d, k):
     assert torch.equal(all_nearest(query, gallery, k), nearest_by_hand(query, gallery, k))
 
 
+@pytest.mark.usefixtures("either_search")
 @pytest.mark.parametrize("k", [1, 5, 59])
 def test_a_query_does_not_find_itself(k):
     x = random_points(60, 4, 0)
@@ -66,6 +76,7 @@ def test_a_query_does_not_find_itself(k):
     assert not bool((found == me[:, None]).any())
 
 
+@pytest.mark.usefixtures("either_search")
 @pytest.mark.parametrize("k", [1, 8, 50])
 def test_images_of_an_excluded_mark_are_not_found(k, monkeypatch):
     """Fewer than k may be left; -1 fills the rest. Whole numbers: many distances are equal."""
@@ -99,6 +110,7 @@ def test_ranks_by_euclidean_distance_not_by_product():
     assert all_nearest(torch.tensor([[1.0, 0.0]]), gallery, 2).tolist() == [[1, 0]]
 
 
+@pytest.mark.usefixtures("either_search")
 @pytest.mark.parametrize("small", [False, True])
 @pytest.mark.parametrize("copies", [2, 7, 60])
 def test_equal_images_are_found_in_order(copies, small, monkeypatch):
@@ -116,6 +128,7 @@ def test_equal_images_are_found_in_order(copies, small, monkeypatch):
         assert sum(len(run) < copies for run in runs) <= 1
 
 
+@pytest.mark.usefixtures("either_search")
 @pytest.mark.parametrize("columns", [64, 256, COLUMNS])
 def test_collapsed_embeddings_are_found_in_order(columns, monkeypatch):
     monkeypatch.setattr(MODULE, "COLUMNS", columns)
@@ -125,6 +138,7 @@ def test_collapsed_embeddings_are_found_in_order(columns, monkeypatch):
     assert found[2].tolist() == [0, 1, 3, 4, 5]
 
 
+@pytest.mark.usefixtures("either_search")
 @pytest.mark.parametrize("k", [1, 30, 2500])
 def test_the_budget_does_not_matter(k):
     """A gallery of several blocks, some images twice."""
@@ -227,7 +241,7 @@ def test_the_plan_is_followed(monkeypatch):
     monkeypatch.setattr(
         MODULE, "_keys", lambda scores, index: held.append(scores.shape) or keys(scores, index)
     )
-    k, x = 100, random_points(3 * COLUMNS, 2, 0)
+    k, x = 100, normalize(random_points(3 * COLUMNS, 2, 0))
     blocks = list(nearest(x[: 2 * ROWS + 9], x, k, budget=smallest_budget(k)))
     assert [len(block) for block in blocks] == [ROWS, ROWS, 9]
     assert max(math.prod(shape) for shape in held) * BYTES_PER_KEY <= smallest_budget(k)

@@ -6,10 +6,12 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
+from divconq.accel.coordinates import power_of_two, scaled, spread_out
 from divconq.accel.precision import exact_products
 
 SCORES = 1 << 24  # point-to-centroid scores that the torch loop holds in memory: 64 MiB
 PLUS_PLUS_UP_TO = 256  # clusters; for more, k-means++ costs more than it gains
+FAR = 1e-6  # share of the variance in the mean square, below which float32 is too coarse to centre the points
 CHECK_EVERY = 10  # iterations between convergence checks: a check synchronises with the device
 
 
@@ -126,7 +128,14 @@ def _has_faiss() -> bool:
 
 
 def _standardise(x: Float[Tensor, "n d"]) -> Float32[Tensor, "n d"]:
-    """Return the points in float32, centred and scaled to [-1, 1], to keep squares in range and precise."""
+    """Return the points in float32, centred and scaled to [-1, 1], to keep squares in range and precise.
+
+    Float64 points, and points far from the origin, are centred in float64 first.
+    """
+    if x.dtype == torch.float64 or not spread_out(x, FAR):
+        x = scaled(x, power_of_two(x))
+        x = x - x.mean(0)
+        return (x / x.abs().max().clamp(min=torch.finfo(torch.float64).tiny)).float()
     x = x.detach().float()
     x = x / x.abs().max().clamp(min=torch.finfo(torch.float32).tiny)
     return x - x.mean(0)

@@ -6,7 +6,9 @@ from functools import cached_property
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
+from torch.nn.functional import normalize
 
+from divconq.accel.coordinates import of_unit_length, power_of_two, scaled
 from divconq.division.lloyd import kmeans
 from divconq.evaluation.checks import check_embeddings
 
@@ -100,7 +102,12 @@ def _entropy(groups: Int64[Tensor, " n"]) -> float:
 def spread(x: Float[Tensor, "n d"]) -> float:
     """Return 1 - |mean of the unit vectors|^2: 1 if they point in all directions, 0 if all are equal.
 
-    >>> spread(torch.ones(5, 3) / 3**0.5) < 1e-6
-    True
+    Vectors of another length are normalised first.
+
+    >>> spread(torch.ones(5, 3) / 3**0.5) < 1e-6, spread(torch.tensor([[9.0, 0.0], [0.0, 4.0]]))
+    (True, 0.5)
     """
-    return 1.0 - float(x.mean(0).square().sum())
+    if not of_unit_length(x):
+        x = normalize(scaled(x, power_of_two(x)), eps=torch.finfo(torch.float64).tiny)
+    wide = x.detach().to(torch.promote_types(x.dtype, torch.float32))
+    return 1.0 - float(wide.mean(0).square().sum())

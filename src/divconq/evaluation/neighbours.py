@@ -7,7 +7,9 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
+from divconq.accel.coordinates import wide_coordinates
 from divconq.accel.precision import exact_products
+from divconq.evaluation.wide_neighbours import wide_nearest
 
 BUDGET = 1 << 30  # bytes
 BYTES_PER_KEY = 48  # a key of 8 bytes, its score, and room to merge and sort it
@@ -29,10 +31,12 @@ def nearest(
 ) -> Iterator[Int64[Tensor, "b k"]]:
     """Yield the gallery indices of the ``k`` nearest neighbours by Euclidean distance, one block of queries at a time.
 
-    The order is that of x·y - |y|²/2 in float32, for every input type; among equal scores the lower index comes
-    first. ``exclude`` holds one gallery index per query that it may not find, such as the query itself. With
-    ``marks`` of the gallery, ``exclude`` holds a mark per query, and the query finds no image with that mark. A query
-    with fewer than k images to find gets -1 for the rest. ``budget`` is the memory in bytes that a block may use.
+    The order is that of x·y - |y|²/2; among equal scores the lower index comes first. Unit vectors are compared in
+    float32; float64 vectors, vectors of other lengths and vectors far from the origin in float64 (see
+    ``wide_coordinates``). ``exclude`` holds one gallery index per query that it may not find, such as the query
+    itself. With ``marks`` of the gallery, ``exclude`` holds a mark per query, and the query finds no image with that
+    mark. A query with fewer than k images to find gets -1 for the rest. ``budget`` is the memory in bytes that a
+    block may use.
 
     >>> line = torch.tensor([[0.0], [1.0], [3.0], [1.0]])
     >>> torch.cat(list(nearest(line, line, k=2, exclude=torch.arange(4)))).tolist()
@@ -44,6 +48,11 @@ def nearest(
     if not 1 <= k <= findable:
         raise ValueError(f"k must lie between 1 and the {findable} gallery images a query can find, got {k}")
     rows, columns = plan(k, len(gallery), budget, tile(query.device))
+    coordinates = wide_coordinates(query, gallery)
+    if coordinates is not None:
+        shape = tile(query.device)
+        yield from wide_nearest(query, gallery, k, coordinates, exclude, marks, (rows, columns), shape)
+        return
     query, gallery = query.detach().float(), gallery.detach().float()
     offset = _offsets(gallery)
     scores = query.new_empty(min(rows, _round_up(len(query), tile(query.device)[0])), columns)

@@ -9,13 +9,14 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
+from divconq.accel.coordinates import wide_coordinates
 from divconq.accel.precision import exact_products
 from divconq.analysis.measures.nearest import positives
 from divconq.division.lloyd import check_points
 from divconq.evaluation.checks import check_gallery
 from divconq.evaluation.neighbours import BUDGET
 
-BYTES_PER_SCORE = 24  # a score, its copies if all images share a class, and comparisons
+BYTES_PER_SCORE = 24  # a score in float32, its copies if all images share a class, and comparisons
 VOTES = 1 << 24  # pairs of neighbours to compare at once
 
 
@@ -38,8 +39,8 @@ def first_positive_ranks(
     """
     check_points(x)
     check_gallery(gallery, gallery_labels)
-    query, found = x.detach().float(), labels if gallery_labels is None else gallery_labels
-    searched = query if gallery is None else gallery.detach().float()
+    found = labels if gallery_labels is None else gallery_labels
+    query, searched = _in_one_type(x, x if gallery is None else gallery)
     ranks = torch.zeros(len(x), dtype=torch.int64, device=x.device)
     if ranking is not None and ranking.shape[1]:
         hits = found[ranking] == labels[:, None]
@@ -48,8 +49,9 @@ def first_positive_ranks(
     asked = asked[labels[asked].argsort(stable=True)]
     half, by_class = searched.square().sum(1) / 2, found.argsort(stable=True)
     names = found[by_class]
+    size = BYTES_PER_SCORE * searched.element_size() // 4
     with exact_products(x.device.type):
-        for rows in asked.split(max(1, budget // (BYTES_PER_SCORE * len(searched)))) if len(asked) else ():
+        for rows in asked.split(max(1, budget // (size * len(searched)))) if len(asked) else ():
             scores = torch.addmm(half, query[rows], searched.T, beta=-1)
             if gallery is None:
                 scores.scatter_(1, rows[:, None], -torch.inf)
@@ -175,8 +177,18 @@ def near_duplicates(
     return Duplicates(pairs[order], gaps[order], threshold)
 
 
+def _in_one_type(
+    query: Float[Tensor, "n d"], gallery: Float[Tensor, "g d"]
+) -> tuple[Float[Tensor, "n d"], Float[Tensor, "g d"]]:
+    """Return both in float32, or in float64 coordinates if float32 would lose their distances."""
+    coordinates = wide_coordinates(query, gallery) if len(gallery) else None
+    if coordinates is None:
+        return query.detach().float(), gallery.detach().float()
+    return coordinates(query), coordinates(gallery)
+
+
 def _first_ranks(
-    scores: Float32[Tensor, "b g"], columns: Int64[Tensor, " p"], right: Bool[Tensor, "b p"]
+    scores: Float[Tensor, "b g"], columns: Int64[Tensor, " p"], right: Bool[Tensor, "b p"]
 ) -> Int64[Tensor, " b"]:
     """Return the rank of the best score among the right columns; ties go to the lower column."""
     among = scores[:, columns].masked_fill_(~right, -torch.inf)

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
+from divconq.accel.coordinates import wide_coordinates
 from divconq.accel.precision import exact_products
 from divconq.division.lloyd import check_points
 from divconq.evaluation.neighbours import BUDGET, nearest
@@ -56,10 +57,16 @@ def distances(
     if result.numel() == 0 or len(gallery) == 0:
         return result
     rows, start = rows_per_block(8 * x.shape[1] * index.shape[1]), 0
+    coordinates = wide_coordinates(x, gallery)
     for some in index.split(rows):
         block = slice(start, start + len(some))
-        difference = x[block, None].float() - gallery[some.clamp(min=0)].float()
-        result[block] = difference.norm(dim=2).masked_fill(some < 0, math.nan)
+        if coordinates is None:
+            difference = x[block, None].float() - gallery[some.clamp(min=0)].float()
+            result[block] = difference.norm(dim=2)
+        else:
+            wide = coordinates(x[block, None]) - coordinates(gallery[some.clamp(min=0)])
+            result[block] = (wide.norm(dim=2) / coordinates.scale).float()
+        result[block].masked_fill_(some < 0, math.nan)
         start += rows
     return result
 
@@ -76,13 +83,15 @@ def nearest_same(
     """
     check_points(x)
     index = torch.full((len(x),), -1, device=x.device)
-    points, order = x.detach().float(), labels.argsort(stable=True)
+    points, order = x.detach(), labels.argsort(stable=True)
+    coordinates = wide_coordinates(x, x) if len(x) else None
     sizes = labels.unique(return_counts=True)[1]
     starts = sizes.cumsum(0) - sizes
     for size in sizes[sizes > 1].unique().tolist():
         members = order[starts[sizes == size, None] + torch.arange(size, device=x.device)]
         for some in members.split(rows_per_block(8 * size * (size + x.shape[1]))):
-            index[some] = some.gather(1, _nearest_within(points[some]))
+            sets = points[some].float() if coordinates is None else coordinates(points[some])
+            index[some] = some.gather(1, _nearest_within(sets))
     return index, distances(x, x, index[:, None])[:, 0]
 
 
@@ -139,7 +148,7 @@ def rows_per_block(size: int) -> int:
     return max(1, BLOCK // size)
 
 
-def _nearest_within(x: Float32[Tensor, "c s d"]) -> Int64[Tensor, "c s"]:
+def _nearest_within(x: Float[Tensor, "c s d"]) -> Int64[Tensor, "c s"]:
     """Return for each point in each of c sets the nearest other point of its set; ties go to the lower index."""
     half, best = x.square().sum(2) / 2, []
     own = torch.arange(x.shape[1], device=x.device)
