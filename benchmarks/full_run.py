@@ -12,7 +12,7 @@ import json
 import subprocess
 import sys
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
@@ -80,7 +80,7 @@ def main() -> None:
     for name, value in found.items():
         print(f"{name}: {value}")
     if arguments.append:
-        code, date = code_version(arguments.commit), datetime.now(timezone.utc).isoformat(timespec="seconds")
+        code, date = code_version(arguments.commit), datetime.now(UTC).isoformat(timespec="seconds")
         about = {
             "name": f"{code} {date}",
             "commit": code[:7],

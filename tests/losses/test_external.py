@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from divconq.losses import LOSSES, MarginLoss, NPairsLoss, SoftTripletLoss, TripletLoss, make_loss
-from divconq.losses.external import Mined
+from divconq.losses.external import Mined, external_miner
 
 EXTERNAL = {
     "AngularLoss": {},
@@ -307,13 +307,32 @@ def test_messages_for_a_wrong_miner(loss, miner, arguments, message):
     assert str(error.value).startswith(message)
 
 
-def test_without_pytorch_metric_learning_the_error_says_how_to_install_it(monkeypatch):
+OWN = "margin, triplet, soft_triplet, npairs"
+INSTALL = "needs pytorch-metric-learning, which is not installed; run pip install 'divconq[pml]'"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("ArcFaceLoss", f"loss 'ArcFaceLoss' is none of {OWN}, so it {INSTALL}"),
+        ("foo", f"loss 'foo' is none of {OWN}, so it {INSTALL}"),
+        ("margn", f"loss 'margn' is none of {OWN}, so it {INSTALL}; did you mean 'margin'?"),
+        ("CrossBatchMemory", f"loss 'CrossBatchMemory' is none of {OWN}, so it {INSTALL}"),
+    ],
+)
+def test_without_pytorch_metric_learning_the_error_says_how_to_install_it(name, message, monkeypatch):
     monkeypatch.setitem(sys.modules, "pytorch_metric_learning", None)
-    with pytest.raises(
-        ValueError, match=r"not installed; use margin, .* or pip install pytorch-metric-learning"
-    ):
-        make_loss("ArcFaceLoss", num_classes=4, dim=8)
-    make_loss("margin", num_classes=4, dim=8)
+    with pytest.raises(ValueError) as error:  # noqa: PT011, the whole message is compared
+        make_loss(name, num_classes=4, dim=8)
+    assert str(error.value) == message
+    assert isinstance(make_loss("margin", num_classes=4, dim=8), MarginLoss)
+
+
+def test_without_pytorch_metric_learning_a_miner_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pytorch_metric_learning", None)
+    with pytest.raises(ValueError) as error:  # noqa: PT011, the whole message is compared
+        external_miner("BatchHardMiner", {})
+    assert str(error.value) == f"miner 'BatchHardMiner' {INSTALL}"
 
 
 def test_importing_the_losses_does_not_import_pytorch_metric_learning():

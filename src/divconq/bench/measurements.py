@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -110,7 +110,7 @@ def measure(
     device = pick_device(setup.device)
     report: dict[str, Any] = {
         "format": FORMAT,
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "hardware": hardware(device.type),
         "cpus": cpus(),
         "torch": torch.__version__,

@@ -284,7 +284,7 @@ def _result(
         code=code,
         hardware=hardware(run.config.settings()["device"]),
         torch=torch.__version__,
-        date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seconds=round(max(elapsed, logged), 1),
         metrics=columns(records),
         name=run.name,

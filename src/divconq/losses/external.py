@@ -75,14 +75,15 @@ def external_miner(name: str, arguments: Mapping[str, object]) -> nn.Module:
 
 
 def _class_named(kind: Literal["loss", "miner"], name: str, listed: Collection[str] = ()) -> type[nn.Module]:
-    or_listed = f"{', '.join(listed)} or " if listed else ""
     try:
         from pytorch_metric_learning import losses, miners
     except ImportError as error:
+        none_of = f"is none of {', '.join(listed)}, so it " if listed else ""
         raise ValueError(
-            f"{kind} '{name}' needs pytorch-metric-learning, which is not installed; "
-            f"use {or_listed}pip install pytorch-metric-learning"
+            f"{kind} '{name}' {none_of}needs pytorch-metric-learning, which is not installed; "
+            f"run pip install 'divconq[pml]'{did_you_mean(name, listed)}"
         ) from error
+    or_listed = f"{', '.join(listed)} or " if listed else ""
     if name in _UNSUITABLE:
         raise ValueError(
             f"{name} of pytorch-metric-learning {_UNSUITABLE[name]}, so it cannot be chosen by name; "
