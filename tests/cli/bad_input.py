@@ -1111,6 +1111,13 @@ TABLES = (
     Refusal("seeds of a table that are no list", lambda: of_table(more="seeds: 3"), "write `seeds: [0, 1]`"),
     Refusal("a baseline that is no row", lambda: of_table(more="baseline: plane")),
     Refusal("a metric that does not exist", lambda: of_table(more="metrics: [recall@3]"), "use one of them"),
+    Refusal("metrics of a table that are no list", lambda: of_table(more="metrics: 5")),
+    Refusal("a metric of a table that is named twice", lambda: of_table(more="metrics: [nmi, nmi]")),
+    Refusal(
+        "a score of the paper that is no number",
+        lambda: of_table("rows: {a: {paper: {nmi: high}}}"),
+        "give the published score",
+    ),
     Refusal("a setting of a row out of range", lambda: of_table("rows: {a: {flags: {k_max: 3}}}")),
     Refusal("settings that do not go together", lambda: of_table("rows: {a: {flags: {batch: 82}}}")),
     Refusal("`--set` of what the rows differ in", lambda: reproduced("--set", "k_max=4")),

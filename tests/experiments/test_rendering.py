@@ -6,6 +6,7 @@ from made_up_results import TABLE, result
 
 from divconq.experiments.figures import find_runs, overrides_of, summary
 from divconq.experiments.render import brief, latex, markdown, text, write_table
+from divconq.experiments.table import parse_table
 
 RUNS = [
     result("plain", 0, [60, 62, 61], [70, 60, 65]),
@@ -172,3 +173,24 @@ def test_sections_have_titles_in_every_form():
     columns = len(MARKDOWN.splitlines()[2].split(" | "))
     assert rf"\multicolumn{{{columns}}}{{l}}{{\emph{{fixed masks, 5\%}}}} \\" in latex(figures).splitlines()
     assert brief(figures, section="fixed") == brief(figures)[:2], "a section is named by its rows' prefix"
+
+
+def test_scores_of_drawn_galleries_have_their_own_lines():
+    text = """
+title: T
+preset: vehicleid
+metrics: [recall@1, reid_recall@5]
+rows: {a: {title: margin loss, paper: {reid_recall@5: 90.5}}}
+"""
+    table = parse_table("vehicles", text)
+    run = result("a", 0, [60, 62], table=table)
+    with_draws = dataclasses.replace(run, metrics={**run.metrics, "reid_recall@5": [0.8, 0.85]})
+    figures = summary(table, [with_draws], {})
+    lines = markdown(figures).splitlines()
+    assert lines[4:6] == [
+        "| margin loss | 1 | R@1 | 62.00 | 62.00 |  | 102 s |",
+        "|  |  | reid R@5 | 85.00 | 85.00 | 90.50 |  |",
+    ]
+    assert r"reid R@5 & 85.00 & 85.00 & 90.50" in latex(figures)
+    older = markdown(summary(table, [run], {})).splitlines()  # a result from before the score was logged
+    assert older[5] == "|  |  | reid R@5 | – | – | 90.50 |  |"

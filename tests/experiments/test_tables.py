@@ -68,6 +68,16 @@ def test_rows_are_a_preset_with_common_flags_and_their_own():
         ("seeds: [7]", "seeds: [7, 7]", "seeds must be a list of different whole numbers"),
         ("seeds: [7]", "seeds: []", "seeds must be a list of different whole numbers"),
         ("recall@1: 66", "recall@3: 66", "unknown metric 'recall@3': it has recall@1, recall@2"),
+        ("common:", "metrics: 5\ncommon:", "t: metrics must be a list of scores, got 5; write metrics: "),
+        ("common:", "metrics: recall@1\ncommon:", "t: metrics must be a list of scores, got 'recall@1'; "),
+        ("common:", "metrics: [[nmi]]\ncommon:", r"t: metrics must be a list of scores, got \[\['nmi'\]\]"),
+        ("common:", "metrics: [nmi, nmi]\ncommon:", "t: metrics must be different, got nmi, nmi"),
+        ("common:", "metrics: [reid_recall@1]\ncommon:", "unknown metric 'reid_recall@1': it has recall@1"),
+        ("common:", "metrics: [train_recall@1]\ncommon:", "unknown metric 'train_recall@1'"),
+        ("common:", "metrics: [val_recal@1]\ncommon:", "'val_recal@1': .*; did you mean 'val_recall@1'"),
+        ("recall@1: 66.93", "recall@1: high", "paper: recall@1 must be a score in percent, .* got 'high'"),
+        ("recall@1: 66.93", "recall@1: null", "paper: recall@1 must be a score in percent, .* got None"),
+        ("recall@1: 66.93", "recall@1: .nan", "paper: recall@1 must be a score in percent, .* got nan"),
         ("  margin:", "  mar/gin:", "a row's name is part of file names"),
         ("title: A table", "", "t has no 'title'"),
         ("ks: [1, 10]", "crop_scale: [1]", "crop_scale must be a list of 2"),
@@ -77,6 +87,22 @@ def test_what_a_table_may_not_say(old, new, message):
     assert old in GOOD
     with pytest.raises(ValueError, match=message):
         parse_table("t", GOOD.replace(old, new, 1))
+
+
+def test_the_preset_of_a_section_may_be_no_list():
+    text = "{title: T, preset: cub, sections: {s: {preset: [cub], rows: {a: {}}}}}"
+    with pytest.raises(ValueError, match="unknown preset"):
+        parse_table("t", text)
+
+
+@pytest.mark.parametrize("data", ["vehicleid", "vehicleid:800"])
+def test_a_table_may_name_every_score_that_its_runs_log(data):
+    names = ["recall@5", "nmi", "val_map@r", "reid_recall@1", "reid_recall@5", "train_recall@1"]
+    common = f"{{data: '{data}', val_classes: 5, train_recall: true}}"
+    text = f"{{title: T, preset: vehicleid, metrics: {names}, common: {common}, rows: {{a: {{}}}}}}"
+    assert parse_table("t", text).metrics == tuple(names)
+    with pytest.raises(ValueError, match=r"unknown metric 'reid_recall@10': .*did you mean 'reid_recall@1'"):
+        parse_table("t", text.replace("reid_recall@1'", "reid_recall@10'"))
 
 
 def test_files_that_are_no_tables(tmp_path):

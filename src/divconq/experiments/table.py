@@ -14,6 +14,7 @@ from divconq.experiments.settings import settings_of
 from divconq.io.yaml_values import read_yaml
 from divconq.presets import preset
 
+DRAWS_GALLERIES = ("vehicleid",)  # datasets that are also searched in galleries of one image per class
 METRICS = ("recall@1", "map@r", "nmi", "marp")
 TABLE_KEYS = ("title", "preset", "common", "baseline", "seeds", "metrics", "rows", "sections")
 SECTION_KEYS = ("title", "preset", "common", "baseline", "seeds", "rows")
@@ -108,9 +109,11 @@ class Table:
 
 
 def _scores(config: Config) -> list[str]:
-    """Return the names of the scores that a run reports."""
-    names = score_names(config.evaluation.ks)
-    return names + ([f"val_{name}" for name in names] if config.data.val_classes else [])
+    """Return the names of the scores that a run logs, with the prefixes of ``evaluation.scores``."""
+    names, ks = score_names(config.evaluation.ks), config.evaluation.ks
+    held_out = [f"val_{name}" for name in names] if config.data.val_classes else []
+    drawn = [f"reid_recall@{k}" for k in ks] if config.data.name.partition(":")[0] in DRAWS_GALLERIES else []
+    return names + held_out + drawn + (["train_recall@1"] if config.evaluation.train_recall else [])
 
 
 def load_table(path: Path) -> Table:
@@ -141,7 +144,7 @@ def parse_table(name: str, text: str) -> Table:
         str(given["preset"]),
         parse_flags(f"{name}: common", given.get("common")),
         tuple(rows),
-        tuple(given.get("metrics", METRICS)),
+        _metrics(name, given.get("metrics", list(METRICS))),
     )
 
 
@@ -162,7 +165,7 @@ def _section(table: str, name: str, value: object, defaults: Mapping[str, Any]) 
             name=f"{name}-{row.name}",
             baseline=row.baseline and f"{name}-{row.baseline}",
             flags={**common, **row.flags},
-            preset=given.get("preset"),
+            preset=str(given["preset"]) if "preset" in given else None,
             section=str(given.get("title", name)),
         )
         for row in _rows(where, given, {**defaults, **given})
@@ -190,8 +193,24 @@ def _row(table: str, name: str, value: object, defaults: Mapping[str, Any]) -> R
         parse_flags(f"{where}: flags", given.get("flags")),
         _seeds(where, given.get("seeds", defaults.get("seeds", [0]))),
         None if baseline == name or baseline is None else str(baseline),
-        {metric: float(figure) for metric, figure in paper.items()},
+        {metric: _percent(f"{where}: paper: {metric}", figure) for metric, figure in paper.items()},
     )
+
+
+def _metrics(where: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
+        raise ValueError(
+            f"{where}: metrics must be a list of scores, got {value!r}; write metrics: [recall@1, map@r]"
+        )
+    if len(set(value)) < len(value):
+        raise ValueError(f"{where}: metrics must be different, got {', '.join(value)}; name each one once")
+    return tuple(value)
+
+
+def _percent(where: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
+        raise ValueError(f"{where} must be a score in percent, from 0 to 100, got {value!r}")
+    return float(value)
 
 
 def _seeds(where: str, value: object) -> tuple[int, ...]:
