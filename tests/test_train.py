@@ -16,6 +16,7 @@ from divconq.runs.folder import Run
 from divconq.train import train
 from divconq.training.seeds import epoch_seed
 from divconq.training.setup import prepare
+from tiny_settings import TINY
 
 TIMINGS = ("images_per_s", "seconds")
 
@@ -121,36 +122,75 @@ def test_resumed_run_equals_uninterrupted_run(tiny, tmp_path, stopped_after, los
     assert division["a"] == division["b"]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"division": "flat"},
-        {"division": "random"},
-        {"masks": "fixed"},
-        {"masks": "none"},
-        {"cluster_on": "features"},
-        {"conquer": "plain"},
-        {"cluster_order": "round_robin"},
-        {"finetune_from": 2},
-        {"freeze_backbone_epochs": 1},
-        {"per_class": 2},
-        {"crop": "random_resized", "augmentation": "geom+color"},
-        {"augmentation": "color-heavy"},
-        {"val_classes": 2},
-        {"loss": "margin", "loss_args": {"learn_beta": True}},
-        {"precision": "bf16"},
-        {"eval_every": 2, "nmi": False},
-    ],
-    ids=lambda change: "-".join(f"{name}={value}" for name, value in change.items()),
-)
-def test_every_switch_trains(tiny, tmp_path, change):
+@pytest.fixture(scope="module")
+def plain_records(photos, tmp_path_factory):
+    """The log of the run that the runs with a switch are compared with."""
+    return train(TINY.replace(data=str(photos), epochs=3), tmp_path_factory.mktemp("plain") / "run")
+
+
+# The epochs whose loss a switch changes. The first division is before the second epoch.
+CHANGES_THE_LOSS = [
+    ({"division": "flat"}, [1, 2, 3]),
+    ({"division": "random"}, [2, 3]),
+    ({"divide_every": 2}, [2, 3]),
+    ({"masks": "fixed"}, [1, 2, 3]),
+    ({"masks": "none"}, [1, 2, 3]),
+    ({"overlap_weight": 0.0}, [2, 3]),
+    ({"mask_split_noise": 0.1}, [2, 3]),
+    ({"mask_weight_decay": 0.1}, [1, 2, 3]),
+    ({"cluster_on": "features"}, [2, 3]),
+    ({"cluster_order": "round_robin"}, [1, 2, 3]),
+    ({"finetune_from": 2}, [3]),
+    ({"freeze_backbone_epochs": 1}, [2, 3]),
+    ({"per_class": 2}, [1, 2, 3]),
+    ({"crop": "random_resized"}, [1, 2, 3]),
+    ({"augmentation": "none"}, [1, 2, 3]),
+    ({"augmentation": "geom"}, [1, 2, 3]),
+    ({"augmentation": "geom+color"}, [1, 2, 3]),
+    ({"augmentation": "color-heavy"}, [1, 2, 3]),
+    ({"val_classes": 2}, [1, 2, 3]),
+    ({"loss_args": {"learn_beta": True}}, [1, 2, 3]),
+    ({"precision": "bf16"}, [1, 2, 3]),
+    ({"dropout": 0.5}, [1, 2, 3]),
+    ({"weight_decay": 0.1}, [1, 2, 3]),
+    ({"head_lr_scale": 2.0}, [1, 2, 3]),
+]
+
+
+def named(change):
+    return "-".join(f"{name}={value}" for name, value in change.items()) if isinstance(change, dict) else ""
+
+
+@pytest.mark.parametrize(("change", "epochs"), CHANGES_THE_LOSS, ids=named)
+def test_every_switch_trains_and_changes_the_run(tiny, plain_records, tmp_path, change, epochs):
     records = train(tiny.replace(epochs=3, **change), tmp_path / "run")
+    pairs = list(zip(records, plain_records, strict=True))
     assert all(math.isfinite(record["loss"]) for record in records)
-    assert 0 <= records[-1]["recall@1"] <= 1
-    if change.get("val_classes"):
-        assert "val_recall@1" in records[-1]
-    if change.get("division") == "flat":
-        assert [record["k"] for record in records] == [2, 2, 2]
+    assert [record["epoch"] for record, plain in pairs if record["loss"] != plain["loss"]] == epochs
+    assert [record["epoch"] for record, plain in pairs if record["spread"] != plain["spread"]] == epochs
+    assert ("val_recall@1" in records[-1]) == ("val_classes" in change)
+    clusters = {"flat": [2, 2, 2], 2: [1, 1, 2]}
+    expected = clusters.get(change.get("division", change.get("divide_every")), [1, 2, 2])
+    assert [record["k"] for record in records] == expected
+
+
+@pytest.mark.parametrize("change", [{"workers": 1}, {"cache": False}, {"save_steps": 1}], ids=named)
+def test_switches_of_the_machine_change_nothing(tiny, plain_records, tmp_path, change):
+    records = train(tiny.replace(epochs=3, **change), tmp_path / "run")
+    assert without_timings(records) == without_timings(plain_records)
+
+
+def test_switches_of_the_evaluation_change_the_scores_alone(tiny, plain_records, tmp_path):
+    scores = {"recall@1", "map@r", "nmi", "spread"}
+    plain = train(tiny.replace(epochs=3, conquer="plain"), tmp_path / "plain")
+    seldom = train(tiny.replace(epochs=3, eval_every=2, nmi=False), tmp_path / "seldom")
+    for record, other in zip(plain_records, plain, strict=True):
+        assert other["loss"] == record["loss"]
+        assert any(other[name] != record[name] for name in scores)
+    for record, other in zip(plain_records, seldom, strict=True):
+        expected = set() if record["epoch"] == 1 else scores - {"nmi"}
+        assert {name for name in scores if name in other} == expected
+        assert all(other[name] == record[name] for name in {"loss", *expected})
 
 
 def test_masks_do_not_change_in_fine_tuning(tiny, tmp_path):
