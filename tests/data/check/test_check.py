@@ -112,6 +112,15 @@ def grey_16_bits(suffix):
     return lambda file: save(file.with_suffix(suffix), Image.fromarray(pixels))
 
 
+def grey_levels(kind, low, high):
+    pixels = np.linspace(low, high, 24 * 40).reshape(24, 40).astype(kind)
+    return lambda file: save(file.with_suffix(".tif"), Image.fromarray(pixels))
+
+
+def signed_bytes(file):
+    return save(file.with_suffix(".tif"), Image.new("L", (40, 24), 200), tiffinfo={339: 2})
+
+
 def colour_16_bits(file):
     """Write a PNG with 16 bits per channel, which Pillow cannot write."""
     import struct
@@ -174,6 +183,14 @@ FILES = {
     "tiff of three pages": (frames(".tif"), ("animated",)),
     "cmyk jpeg": (converted("CMYK", ".jpg"), ("cmyk",)),
     "cmyk tiff": (converted("CMYK", ".tif"), ("cmyk",)),
+    "lab tiff": (
+        lambda file: save(file.with_suffix(".tif"), Image.new("LAB", (40, 24), (99, 140, 90))),
+        ("lab",),
+    ),
+    "tiff of floats": (grey_levels(np.float32, 0, 1), ("unknown_range",)),
+    "tiff of nan": (grey_levels(np.float32, np.nan, np.nan), ("unknown_range",)),
+    "tiff of 32 bits": (grey_levels(np.int32, 0, 1 << 30), ("unknown_range",)),
+    "tiff of signed bytes": (signed_bytes, ("unknown_range",)),
     "grey png of 16 bits": (grey_16_bits(".png"), ("sixteen_bit",)),
     "grey tiff of 16 bits": (grey_16_bits(".tif"), ("sixteen_bit",)),
     "colour png of 16 bits": (colour_16_bits, ("sixteen_bit",)),

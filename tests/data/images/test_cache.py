@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from divconq.data.dataset import ImageSet, InMemory, subset
-from divconq.data.images import cache, decoding, workers
+from divconq.data.images import cache, cache_reuse, decoding, workers
 from divconq.data.images.cache import Cached, cached
 from divconq.data.images.decoding import UnreadableError
 from divconq.data.images.fingerprints import cache_folder
@@ -654,3 +654,20 @@ def test_subset_uses_cache_of_whole_set(photos, store):
     some = cached(subset(images, torch.arange(10) % 3 == 0), store)
     assert torch.equal(everything(some), everything(images)[::3])
     assert isinstance(some.store.source, Cached)
+
+
+def test_older_cache_is_used_for_jpegs_only_and_deleted(photos, store, decoded, monkeypatch):
+    """An older version decoded some files of other formats wrong."""
+    expected = everything(opened(photos))
+    with monkeypatch.context() as older:
+        for module in (cache, cache_reuse):
+            older.setattr(module, "FORMAT", cache_reuse.JPEG_FORMAT)
+        real = cache.decode
+        older.setattr(cache, "decode", lambda file, *others: real(file, *others) * (file.suffix == ".jpg"))
+        assert not torch.equal(everything(cached(opened(photos), store)), expected)
+        (old,) = store.glob("*.u8")
+    decoded.names.clear()
+    assert torch.equal(everything(cached(opened(photos), store)), expected)
+    assert sorted(decoded.names) == [f"{i}.png" for i in (1, 3, 5, 7, 9)]
+    assert kinds(store) == sorted([*FINISHED, ".lock"])
+    assert not old.exists()

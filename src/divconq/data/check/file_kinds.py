@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from divconq.data.images.decoding import OddSizeError, UnreadableError, decode, exif_orientation, open_image
 from divconq.data.images.file_checks import SMALLEST_SIDE
+from divconq.data.images.pixels import PixelError, has_alpha, raw_modes
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -21,7 +22,7 @@ def kinds_of_file(file: Path) -> tuple[str, ...]:
     ('unreadable',)
     """
     try:
-        if file.stat().st_size == 0:
+        if file.stat().st_size == 0 and file.is_file():
             return ("zero_byte",)
         decode(file, SMALLEST_SIDE)
         with open_image(file) as image:
@@ -35,6 +36,8 @@ def _broken(file: Path, error: BaseException) -> str:
 
     if isinstance(error, (OddSizeError, Image.DecompressionBombError)):
         return "odd_size"
+    if isinstance(error, PixelError):
+        return "unknown_range"
     if isinstance(error, UnidentifiedImageError):
         with file.open("rb") as stream:
             return "unreadable" if stream.read(8).startswith(MAGIC) else "not_an_image"
@@ -44,9 +47,11 @@ def _broken(file: Path, error: BaseException) -> str:
 def _unusual(image: "Image.Image") -> Iterator[str]:
     if image.mode == "CMYK":
         yield "cmyk"
-    if image.mode[0] in "IF" or any(";16" in raw and not raw.startswith("BGR") for raw in _raw_modes(image)):
+    if image.mode == "LAB":
+        yield "lab"
+    if image.mode[0] == "I" or any(";16" in raw and not raw.startswith("BGR") for raw in raw_modes(image)):
         yield "sixteen_bit"
-    if "A" in image.getbands() or "transparency" in image.info:
+    if has_alpha(image):
         yield "alpha"
     if exif_orientation(image) != 1:
         yield "exif_rotated"
@@ -54,10 +59,3 @@ def _unusual(image: "Image.Image") -> Iterator[str]:
         # Phones add a preview to a photo, which makes it an MPO with two frames.
         if image.format != "MPO" and getattr(image, "is_animated", False):
             yield "animated"
-
-
-def _raw_modes(image: "Image.Image") -> Iterator[str]:
-    """Yield the pixel layouts of the file that the decoder reports, such as RGB;16B."""
-    for tile in getattr(image, "tile", ()):
-        arguments = tile[3] if isinstance(tile[3], tuple) else (tile[3],)
-        yield from (value for value in arguments if isinstance(value, str))

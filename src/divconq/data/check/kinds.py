@@ -34,8 +34,12 @@ FILE_KINDS = {
     "odd_size": Kind(
         "images that are too large, or far longer than wide", "save them smaller or remove them", problem=True
     ),
+    "unknown_range": Kind(
+        "files whose pixels have no fixed range", "save them with 8 or 16 bits a channel", problem=True
+    ),
     "animated": Kind("files with several frames", "only the first frame is used"),
     "cmyk": Kind("CMYK files", "they are converted to RGB without their colour profile"),
+    "lab": Kind("Lab files", "they are converted to RGB"),
     "sixteen_bit": Kind("files with 16 bits a channel or more", "they are converted to 8 bits"),
     "alpha": Kind("files with transparency", "transparent parts become white"),
     "exif_rotated": Kind("files rotated by EXIF", "they are shown upright"),

@@ -187,7 +187,7 @@ def _fill(
         os.truncate(files.partial, len(fingerprints) * files.row)
     _replace(files.index, json.dumps({"format": FORMAT, "size": files.size, "stamps": fingerprints}).encode())
     prepare_pillow()
-    held = find_cached(files, set(fingerprints))
+    held = find_cached(files, dict(zip(fingerprints, store.files, strict=True)))
     boxes = _boxes(store)
     reasons: list[str | None] = [None] * len(fingerprints)
 

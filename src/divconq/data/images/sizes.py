@@ -11,12 +11,13 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from divconq.data.images.decoding import UnreadableError, exif_orientation, open_image, prepare_pillow
+from divconq.data.images.decoding import UnreadableError, open_image, prepare_pillow, upright_size
 from divconq.data.images.file_checks import refuse_unreadable
 from divconq.data.images.fingerprints import cache_folder, fingerprint
 from divconq.data.images.workers import map_in_threads, parallel_map
 from divconq.io.atomic import write_atomically
 
+FORMAT = 2  # increase this number when other sizes are read
 UNKNOWN = (1 << 30, 1 << 30)  # size given to a broken file: a square that contains every box
 
 _keep_broken: ContextVar[bool] = ContextVar("keep_broken", default=False)
@@ -45,7 +46,8 @@ def upright_sizes(files: Sequence[Path], workers: int) -> Int64[Tensor, "n 2"]:
     >>> upright_sizes([], workers=2).shape
     torch.Size([0, 2])
     """
-    key = hashlib.sha256(" ".join(map_in_threads(fingerprint, files, workers)).encode()).hexdigest()
+    fingerprints = map_in_threads(fingerprint, files, workers)
+    key = hashlib.sha256(" ".join([f"format {FORMAT}", *fingerprints]).encode()).hexdigest()
     cache = cache_folder() / f"{key}.sizes"
     with suppress(OSError, ValueError):
         return torch.from_numpy(np.fromfile(cache, np.int64).reshape(len(files), 2))
@@ -70,7 +72,6 @@ def _size_or_reason(file: Path) -> tuple[int, int] | str:
     """Return width and height, or the reason why the file is unreadable."""
     try:
         with open_image(file) as image:
-            width, height = image.size
-            return (height, width) if exif_orientation(image) >= 5 else (width, height)
+            return upright_size(image)
     except UnreadableError as error:
         return error.reason

@@ -112,15 +112,11 @@ def _folders(root: Path) -> list[Path]:
 def _images(root: Path) -> list[Path]:
     """Return the image files at any depth below ``root`` that are not hidden, sorted by path.
 
-    Broken links are included, so that they raise an error later.
+    Broken links, pipes and devices are included, so that they raise an error later.
     """
     found = {file.relative_to(root): file for file in root.rglob("*") if file.suffix.lower() in SUFFIXES}
     shown = [path for path in found if not any(part.startswith(".") for part in path.parts)]
-    return [found[path] for path in sorted(shown, key=Path.as_posix) if _is_file(found[path])]
-
-
-def _is_file(file: Path) -> bool:
-    return file.is_file() or not file.exists()
+    return [found[path] for path in sorted(shown, key=Path.as_posix) if not found[path].is_dir()]
 
 
 def _classes(root: Path) -> Classes:
