@@ -2,6 +2,7 @@ import dataclasses
 import json
 import os
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -286,7 +287,7 @@ def test_duplicates_equal_bytewise_comparison(tmp_path):
         mixed = {key for key, pairs in contents.items() for a, b in pairs if a[1] != b[1]}
         report = checked(root)
         counts = [report.findings[kind].count for kind in DUPLICATE_KINDS if kind in report.findings]
-        expected = [len(within), len(leaks), len(seen), len(mixed)]
+        expected = [len(within), len(leaks), len(seen), 0, len(mixed)]
         assert counts == [
             n for n, kind in zip(expected, DUPLICATE_KINDS, strict=True) if kind in report.findings
         ]
@@ -315,6 +316,27 @@ def test_equal_images_of_two_classes(tmp_path):
     assert report.findings["duplicates_other_label"].examples == [
         "train/ant/0.png (ant) = train/bee/copy.png (bee)"
     ]
+
+
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+def test_one_file_with_two_labels(tmp_path, link):
+    fine(tmp_path)
+    link(tmp_path / "train" / "bee" / "link.png", tmp_path / "train" / "ant" / "0.png")
+    report = checked(tmp_path)
+    assert found(report) == {"duplicates_within_split": 1, "links_other_label": 1}
+    assert report.problems == [
+        "files with two labels, by links: 1 (train/ant/0.png (ant) = train/bee/link.png (bee)); "
+        "training refuses them; remove one link of each"
+    ]
+
+
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+def test_one_file_in_train_and_test(tmp_path, link):
+    fine(tmp_path)
+    (tmp_path / "test" / "ant").mkdir()
+    link(tmp_path / "test" / "ant" / "link.png", tmp_path / "train" / "ant" / "0.png")
+    (problem,) = checked(tmp_path).problems
+    assert problem.startswith("equal images in train and test: 1 (train/ant/0.png = test/ant/link.png)")
 
 
 def test_images_of_equal_size_that_differ(tmp_path):
@@ -401,6 +423,19 @@ def test_classes_in_train_and_test():
     assert report.problems == []
     report = check_dataset(labelled("aabbcc", "dd", "dda"), workers=2)
     assert report.findings["shared_classes"].examples == ["a"]
+
+
+def test_class_names_that_look_alike():
+    names = ["caf\u00e9", "cafe\u0301", "Ant", "ant ", "bee", "be", "ＤＯＧ", "dog"]
+    data = labelled("a" * 8, "b" * 8)
+    images = dataclasses.replace(data.train, names=tuple(names), labels=torch.arange(8))
+    report = check_dataset(dataclasses.replace(data, train=images), workers=2)
+    assert sorted(report.findings["similar_names"].examples) == [
+        "'Ant' = 'ant '",
+        "'cafe\\u0301' = 'caf\\xe9'",
+        "'dog' = '\\uff24\\uff2f\\uff27'",
+    ]
+    assert any(warning.startswith("class names that differ only in case") for warning in report.warnings)
 
 
 def test_query_classes_that_the_gallery_lacks():

@@ -492,12 +492,16 @@ TABLES = {
     ),
     "no gallery": (every(",test,", ",query,"), "split of .*list.csv must have .* got only train, query"),
     "one training class": (every(",bee,", ",ant,"), "list.csv must have at least two classes to train on"),
-    "box beyond the image": (line(4, "30,20", "41,20"), r"box .*train/ant/2.jpg \(2, 2, 41, 20 in 40 x 24\)"),
-    "box before the image": (line(4, "2,2,30", "-1,2,30"), r"box .*train/ant/2.jpg \(-1, 2, 30, 20 in"),
-    "empty box": (line(4, "30,20", "2,20"), r"box .*train/ant/2.jpg \(2, 2, 2, 20 in"),
+    "box beyond the image": (line(4, "30,20", "41,20"), r"box .*2.jpg in row 3 \(2, 2, 41, 20 in 40 x 24\)"),
+    "box before the image": (
+        line(4, "2,2,30", "-1,2,30"),
+        r"box .*train/ant/2.jpg in row 3 \(-1, 2, 30, 20 in",
+    ),
+    "empty box": (line(4, "30,20", "2,20"), r"box .*train/ant/2.jpg in row 3 \(2, 2, 2, 20 in"),
+    "box below a pixel": (line(4, "30,20", "2.9,20"), r"box .*2.jpg in row 3 \(2, 2, 2.9, 20 in"),
     "box of words": (line(4, "30,20", "30,low"), "x1, y1, x2 and y2 of .*list.csv .* got 'low' in row 3"),
-    "box that is not a number": (line(4, "30,20", "30,nan"), r"box .*train/ant/2.jpg \(2, 2, 30, nan in"),
-    "box without end": (line(4, "30,20", "inf,20"), r"box .*train/ant/2.jpg \(2, 2, inf, 20 in"),
+    "box that is not a number": (line(4, "30,20", "30,nan"), "y2 of .*list.csv .* got 'nan' in row 3"),
+    "box without end": (line(4, "30,20", "inf,20"), "y2 of .*list.csv .* got 'inf' in row 3"),
     "path that leads out": (
         line(4, "train/ant/2.jpg", "../photos/train/ant/2.jpg"),
         "list.csv must stay below its folder, got 1 that leave it: ../photos/train/ant/2.jpg in row 3",
@@ -512,7 +516,7 @@ TABLES = {
     ),
     "the same path in other words": (
         lambda text: text + ROW_3.replace("train/ant/2.jpg,ant,train", "./train//ant/2.jpg,ant,test"),
-        "list.csv may be in train and .*: ./train//ant/2.jpg in rows 3 and 13",
+        "may be in train and .*: train/ant/2.jpg = ./train//ant/2.jpg in rows 3 and 13",
     ),
 }
 

@@ -1,3 +1,7 @@
+import errno
+import os
+import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -330,3 +334,144 @@ def test_links_are_followed(tmp_path, linked):
     moved.rename(tmp_path / "another disk" / moved.name)
     moved.symlink_to(tmp_path / "another disk" / moved.name)
     assert read_folder(root, size=8).train.paths == before.train.paths
+
+
+def hard(link, target):
+    if target.is_dir():
+        pytest.skip("folders cannot be hard links")
+    link.hardlink_to(target)
+
+
+def symbolic(link, target):
+    link.symlink_to(target)
+
+
+@pytest.fixture
+def four(tmp_path):
+    return classes_of(tmp_path / "photos", dict.fromkeys("abcd", 2))
+
+
+@pytest.mark.parametrize("make", [hard, symbolic])
+@pytest.mark.parametrize(
+    ("target", "link", "named"),
+    [
+        (
+            "a/0.png",
+            "b/x.png",
+            r"got 1 with another: \w/.*.png = \w/.*.png \(\w, \w\); these are links to one file",
+        ),
+        ("a/0.png", "b/deeper.png", "got 1 with another"),
+        ("a", "e", r"got 2 with another: \w/0.png = \w/0.png \(\w, \w\), \w/1.png = "),
+    ],
+)
+def test_links_that_give_an_image_two_labels_are_refused(four, make, target, link, named):
+    make(four / link, four / target)
+    with pytest.raises(ValueError, match=f"every image of .*photos must have one label, {named}"):
+        read_folder(four, size=8)
+
+
+@pytest.mark.filterwarnings("ignore:.* is a link to a folder")
+def test_a_class_that_links_to_the_folder_of_all_is_refused(four):
+    (four / "loop").symlink_to(four)
+    with pytest.raises(ValueError, match="must have one label, got 8 with another"):
+        read_folder(four, size=8)
+
+
+@pytest.mark.parametrize("make", [hard, symbolic])
+def test_links_from_train_to_test_are_refused(tmp_path, make):
+    classes_of(tmp_path / "train", {"a": 2, "b": 2})
+    classes_of(tmp_path / "test", {"a": 1, "c": 2})
+    make(tmp_path / "test" / "a" / "x.png", tmp_path / "train" / "a" / "1.png")
+    with pytest.raises(
+        ValueError,
+        match=r"no image of .* may be in train and in another split, got 1 that are: train/a/1.png = test/a/x.png;",
+    ):
+        read_folder(tmp_path, size=8)
+
+
+def test_links_within_a_class_or_from_query_to_gallery_are_allowed(tmp_path):
+    for split in ("train", "query", "gallery"):
+        classes_of(tmp_path / split, {"a": 2, "b": 2} if split == "train" else {"c": 1})
+    symbolic(tmp_path / "train" / "a" / "x.png", tmp_path / "train" / "a" / "1.png")
+    hard(tmp_path / "gallery" / "c" / "x.png", tmp_path / "query" / "c" / "0.png")
+    data = read_folder(tmp_path, size=8)
+    assert (len(data.train), len(data.gallery)) == (5, 2)
+
+
+def test_equal_numbers_of_two_files_are_no_link(four, monkeypatch):
+    """Some network file systems give all files the same number."""
+    real = Path.stat
+
+    def stat(self, **options):
+        state = real(self, **options)
+        known = {name: getattr(state, name) for name in dir(state) if name.startswith("st_")}
+        return types.SimpleNamespace(**{**known, "st_dev": 0, "st_ino": 0})
+
+    monkeypatch.setattr(Path, "stat", stat)
+    for file in four.rglob("*.png"):
+        os.utime(file, (0, 0))
+    assert len(read_folder(four, size=8).train) == 4
+
+
+def test_loops_of_links_end(four):
+    (four / "a" / "loop").symlink_to(four / "a")
+    (four / "b" / "x.png").symlink_to("y.png")
+    (four / "b" / "y.png").symlink_to("x.png")
+    with (
+        pytest.warns(UserWarning, match="a/loop is a link to a folder, not followed"),
+        pytest.raises(
+            ValueError, match=r"got 2 of 10 that are not: .*x.png \(Too many levels of symbolic links\)"
+        ),
+    ):
+        read_folder(four, size=8)
+
+
+def test_folder_that_cannot_be_read_is_an_error(four, monkeypatch):
+    """A class must not be left out in silence."""
+    real = os.scandir
+
+    def scandir(path):
+        if Path(path).name == "c":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    for read in (read_folder, flat_folder):
+        with pytest.raises(
+            ValueError, match=r"photos/c cannot be read \(Permission denied\); change its perm"
+        ):
+            read(four, size=8)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+@pytest.mark.parametrize("name", [b"caf\xe9/0.png", b"a/caf\xe9.png", b"a/caf\xe9/0.png"])
+def test_names_that_are_not_utf8_are_refused(four, name):
+    file = Path(os.fsdecode(os.fsencode(four) + b"/" + name))
+    save(file)
+    for read in (read_folder, flat_folder):
+        with pytest.raises(
+            ValueError, match=r"must be UTF-8, got 1 that is not: .*/photos/.*caf\\xe9.*; rename it"
+        ) as error:
+            read(four, size=8)
+        str(error.value).encode()
+
+
+STRANGE = [
+    "two\nlines",
+    "tab\tname",
+    "-dash",
+    "x" * 255,
+    "🦋",
+    "שלום",
+    "<script>alert(1)<",
+    "space ",
+    "a,b;c",
+    '"q"',
+]
+STRANGE += ["%s{}", "'", "nan", "None", "\\"]
+
+
+def test_strange_names_are_kept(tmp_path):
+    classes_of(tmp_path, dict.fromkeys(STRANGE, 1))
+    data = read_folder(tmp_path, size=8)
+    assert sorted(data.train.names + data.test.names) == sorted(STRANGE)

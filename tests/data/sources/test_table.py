@@ -2,6 +2,7 @@ import csv
 import datetime
 import math
 import sys
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from divconq.data import is_dataset, open_dataset
 from divconq.data.images.decoding import decode
 from divconq.data.sources.folder import read_folder
 from divconq.data.sources.table import read_table
+from divconq.data.sources.table_files import read_columns
 
 
 def save(path, image=None, **options):
@@ -211,7 +213,9 @@ def test_boxes_of_large_files_are_decoded_accurately(tmp_path, name, box):
         (0, -1, 5, 5),
         (5, 0, 5, 8),
         (0, 7, 12, 3),
-        ("nan", 0, 1, 1),
+        (3, 0, 3.9, 8),
+        (0, 7.5, 12, 8),
+        (0, 0, 1e30, 8),
     ],
 )
 def test_box_outside_image_or_empty_is_an_error(tmp_path, box):
@@ -220,9 +224,23 @@ def test_box_outside_image_or_empty_is_an_error(tmp_path, box):
         for name, value, whole in zip(("x1", "y1", "x2", "y2"), box, (0, 0, 12, 8), strict=True)
     }
     with pytest.raises(
-        ValueError, match=r"got 4 of 6 that do not: .*jpg \(.* in 12 x 8\), .* and 1 more; correct"
+        ValueError, match=r"got 4 of 6 that do not: .*jpg in row \d \(.* in 12 x 8\), .* and 1 more; correct"
     ):
         read_table(write(tmp_path / "t.csv", columns(**box_columns)))
+
+
+@both
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e400"])
+def test_box_that_is_not_finite_is_an_error(tmp_path, suffix, value):
+    box = {"x1": ["0"] * 6, "y1": ["0"] * 6, "x2": ["9", "9", value, "9", "9", "9"], "y2": ["8"] * 6}
+    with pytest.raises(ValueError, match=f"must be finite numbers, got '{value}' in row 3; correct them"):
+        read_table(write(tmp_path / f"t{suffix}", columns(**box)))
+
+
+def test_boxes_of_a_pixel_are_allowed(tmp_path):
+    """One pixel, and a little less from rounding."""
+    box = {"x1": [3] * 6, "y1": [5.1] * 6, "x2": [4, 4, 3.9999, 4, 4, 4], "y2": [6.1] * 6}
+    assert len(read_table(write(tmp_path / "t.csv", columns(**box)), size=8).train) > 0
 
 
 # Errors
@@ -260,7 +278,7 @@ def test_no_file(tmp_path):
         ),
         (
             {name: ["1", "2", "x", "4", "5", "6"] for name in ("x1", "y1", "x2", "y2")},
-            "must be numbers, got 'x' in row 3, 'x' in row 3, 'x' in row 3 and 1 more; correct",
+            "must be finite numbers, got 'x' in row 3, 'x' in row 3, 'x' in row 3 and 1 more; correct",
         ),
     ],
 )
@@ -274,6 +292,90 @@ def test_missing_values_of_parquet(tmp_path):
     table = write(tmp_path / "t.parquet", {**columns(), "label": ["a", None, "b", "c", "d", "e"]})
     with pytest.raises(ValueError, match="must have a label, got 1 without: row 2"):
         read_table(table)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("name", ["label", "camera", "x1"])
+@pytest.mark.parametrize("missing", [NAN, None])
+def test_missing_numbers_of_parquet(tmp_path, name, missing):
+    numbers = {"label": [1, 2, 3, 4, 4, 4], "camera": [1] * 6, **dict.fromkeys(("x1", "y1"), [0] * 6)}
+    table = {**columns(**numbers), "x2": [9] * 6, "y2": [8] * 6}
+    table[name] = [float(value) for value in table[name][:3]] + [missing] * 2 + [4.0]
+    with pytest.raises(ValueError, match=rf"must have a {name}, got 2 without: row 4, 5; fill them in"):
+        read_table(write(tmp_path / "t.parquet", table))
+
+
+def of_parquet(tmp_path, label):
+    """Return the labels of a Parquet file with this column."""
+    pyarrow = pytest.importorskip("pyarrow")
+    label = label if isinstance(label, pyarrow.Array) else pyarrow.array(label)
+    return list(read_columns(write(tmp_path / "t.parquet", {**columns(), "label": label}))["label"])
+
+
+def test_labels_of_parquet_are_those_of_csv(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    numbers = [10, -2, 10, 7, 0, 1 << 60]
+    as_csv = read_columns(write(tmp_path / "t.csv", {**columns(), "label": numbers}))["label"]
+    assert of_parquet(tmp_path, numbers) == list(as_csv) == [str(number) for number in numbers]
+    for kind in ("int8", "uint16", "int32", "float16", "float32", "float64"):
+        array = pyarrow.array(np.array([10, 2, 10, 7, 0, 1], dtype=kind))
+        assert of_parquet(tmp_path, array) == ["10", "2", "10", "7", "0", "1"], kind
+    decimals = [Decimal("1.00"), Decimal("2.00")] * 3
+    assert of_parquet(tmp_path, decimals) == ["1", "2"] * 3
+    assert of_parquet(tmp_path, [True, False] * 3) == ["True", "False"] * 3
+    words = ["b", "nan", "None", " é ", "b", "1.0"]
+    for array in (
+        pyarrow.array(words),
+        pyarrow.array(words, pyarrow.large_string()),
+        pyarrow.array(words).dictionary_encode(),
+    ):
+        assert of_parquet(tmp_path, array) == [word.strip() for word in words]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([b"a"] * 6, r"text or numbers, got b'a' in row 1 \(binary\); save it as text"),
+        ([["a"]] * 6, r"text or numbers, got \['a'\] in row 1 \(list<.*>\)"),
+        ([{"name": "a"}] * 6, r"text or numbers, got {'name': 'a'} in row 1 \(struct<.*>\)"),
+        ([None, *[datetime.datetime(2024, 1, 1)] * 5], r"text or numbers, got .* in row 2 \(timestamp"),
+        ([datetime.date(2024, 1, 1)] * 6, r"text or numbers, got .* in row 1 \(date32"),
+        ([1.0, 2.0, 2.5, 1.0, 1.0, 1.0], "text or whole numbers, got 2.5 in row 3; save it as text"),
+        ([1.0, math.inf, 2.5, 1.0, 1.0, 1.0], "text or whole numbers, got inf in row 2"),
+    ],
+)
+def test_labels_of_other_types_are_errors(tmp_path, values, message):
+    with pytest.raises(ValueError, match=message):
+        of_parquet(tmp_path, values)
+
+
+def hard(link, target):
+    link.hardlink_to(target)
+
+
+def symbolic(link, target):
+    link.symlink_to(target)
+
+
+@pytest.mark.parametrize("make", [hard, symbolic])
+def test_links_of_one_image_are_one_image(tmp_path, make):
+    save(tmp_path / "0.jpg")
+    make(tmp_path / "4.jpg", tmp_path / "0.jpg")
+    split = ["train", "train", "train", "test", "test", "test"]
+    with pytest.raises(
+        ValueError,
+        match=r"must have one label, got 1 with another: 0.jpg = 4.jpg in rows 1 and 5 \(b, a\); correct",
+    ):
+        read_table(write(tmp_path / "t.csv", columns(split=split)))
+    same = {**columns(split=split), "label": ["a", "a", "b", "c, d", "a", "e"]}
+    with pytest.raises(
+        ValueError, match=r"in train and in another split, got 1 that are: 0.jpg = 4.jpg in rows 1 and 5;"
+    ):
+        read_table(write(tmp_path / "t.csv", same))
+    same["split"] = ["test", "train", "train", "test", "test", "test"]
+    assert len(read_table(write(tmp_path / "t.csv", same), size=8).test) == 4
 
 
 def test_columns_of_other_types_are_ignored(tmp_path):

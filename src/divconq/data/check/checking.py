@@ -1,6 +1,7 @@
 """Check the labels and files of a dataset."""
 
 import hashlib
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -79,6 +80,7 @@ def _check_labels(dataset: Dataset) -> dict[str, list[str]]:
     found = {
         "singletons": [train.names[i] for i, n in enumerate(train.labels.bincount().tolist()) if n == 1],
         "shared_classes": sorted(trained & (queried | searched)),
+        "similar_names": _similar(trained | queried | searched),
         "queries_without_positive": [test.paths[i] for i in without_positive],
     }
     return found if gallery is None else found | {"not_in_gallery": sorted(queried - searched)}
@@ -87,6 +89,15 @@ def _check_labels(dataset: Dataset) -> dict[str, list[str]]:
 def _class_names(images: ImageSet) -> set[str]:
     """Return the names of the classes that have images."""
     return {images.names[label] for label in images.labels.unique().tolist()}
+
+
+def _similar(names: set[str]) -> list[str]:
+    """Return the groups of names that are equal apart from case, spaces and the Unicode form of a letter."""
+    groups: dict[str, list[str]] = {}
+    for name in sorted(names):
+        plain = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+        groups.setdefault(plain, []).append(ascii(name))
+    return [" = ".join(group) for group in groups.values() if len(group) > 1]
 
 
 def _read(

@@ -1,11 +1,12 @@
 """Equal images within a split and across splits."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from divconq.data.check.kinds import DUPLICATE_KINDS
+from divconq.data.images.identity import file_identities
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,19 @@ def find_duplicates(entries: Sequence[Entry], digests: Mapping[Path, str]) -> di
         if "query" in first and "gallery" in first:
             found["duplicates_query_gallery"].append(_equation([first["query"], first["gallery"]]))
         if len(of_label) > 1:
-            found["duplicates_other_label"].append(_equation(list(of_label.values())))
+            kind = "links_other_label" if _linked(group) else "duplicates_other_label"
+            found[kind].append(_equation(list(of_label.values())))
     if all(entry.split != "gallery" for entry in entries):
         del found["duplicates_query_gallery"]
     return found
+
+
+def _linked(group: Sequence[Entry]) -> bool:
+    """Return whether two entries with different labels are the same file."""
+    labels: dict[Hashable, set[str]] = {}
+    for entry, file in zip(group, file_identities([entry.file for entry in group], workers=1), strict=True):
+        labels.setdefault(file, set()).add(entry.label)
+    return any(len(found) > 1 for found in labels.values())
 
 
 def _equation(paths: Sequence[str]) -> str:

@@ -20,6 +20,10 @@ LABEL_KINDS = {
     "shared_classes": Kind(
         "test classes that are also training classes", "the scores do not measure retrieval of unseen classes"
     ),
+    "similar_names": Kind(
+        "class names that differ only in case, spaces or Unicode form",
+        "rename the folders if they are one class",
+    ),
     "not_in_gallery": Kind("query classes that are not in the gallery", "they cannot be found"),
     "queries_without_positive": Kind(
         "queries without another image of their class to find",
@@ -51,6 +55,9 @@ DUPLICATE_KINDS = {
     ),
     "duplicates_query_gallery": Kind(
         "equal images in query and gallery", "the scores will be too good; remove them from one"
+    ),
+    "links_other_label": Kind(
+        "files with two labels, by links", "training refuses them; remove one link of each", problem=True
     ),
     "duplicates_other_label": Kind("equal images with different labels", "correct the labels"),
 }

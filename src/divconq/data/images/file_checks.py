@@ -1,7 +1,8 @@
 """Checks of many image files at once; an error names the first three files."""
 
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -50,6 +51,31 @@ def refuse_unreadable(files: Sequence[Path], reasons: Sequence[str | None], *, a
             f"every image must be readable, got {len(broken)} of {len(files)} that are not: "
             f"{first_three(broken)}; remove them or save them again as JPEG or PNG{add}"
         )
+
+
+def refuse_undecodable_names(paths: Iterable[Path]) -> None:
+    r"""Raise a ValueError if a path is not UTF-8: it could not be written to logs, tables and reports.
+
+    >>> refuse_undecodable_names([Path("caf\udce9.jpg")])
+    Traceback (most recent call last):
+    ValueError: the names of files and folders must be UTF-8, got 1 that is not: caf\xe9.jpg; rename it
+    """
+    bad = [path for path in map(str, paths) if not _is_utf8(path)]
+    if bad:
+        shown = [os.fsencode(path).decode("utf-8", "backslashreplace") for path in bad]
+        got = "1 that is not" if len(bad) == 1 else f"{len(bad):,} that are not"
+        raise ValueError(
+            f"the names of files and folders must be UTF-8, got {got}: {first_three(shown)}; "
+            f"rename {'it' if len(bad) == 1 else 'them'}"
+        )
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def missing_files(files: Sequence[Path], workers: int) -> list[Path]:

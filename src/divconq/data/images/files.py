@@ -15,6 +15,8 @@ from divconq.data.images.decoding import UnreadableError, decode
 from divconq.data.images.file_checks import SMALLEST_SIDE, first_three, map_files, refuse_unreadable
 from divconq.data.images.sizes import upright_sizes
 
+ONE_PIXEL = 0.999  # less than 1 for rounding
+
 
 @dataclass(frozen=True)
 class ImageFiles:
@@ -53,8 +55,11 @@ def open_files(
     size: int,
     workers: int,
     boxes: Sequence[Float[Tensor, "_ 4"]] | None = None,
+    rows: Sequence[Sequence[int]] | None = None,
 ) -> list[ImageFiles]:
     """Return the image files of each split. One error lists the unreadable files of all splits.
+
+    ``rows`` holds the row of each image in its table, from 0, for the message about a wrong box.
 
     >>> open_files([[], []], size=8, workers=2)[1].files
     ()
@@ -63,7 +68,11 @@ def open_files(
     sizes = upright_sizes(files, workers).float()
     if boxes is not None:
         all_boxes = torch.cat(list(boxes))
-        _check_boxes(files, sizes, all_boxes)
+        names = [str(file) for file in files]
+        if rows is not None:
+            numbers = [row + 1 for split in rows for row in split]
+            names = [f"{file} in row {row}" for file, row in zip(files, numbers, strict=True)]
+        _check_boxes(names, sizes, all_boxes)
         sizes = all_boxes[:, 2:] - all_boxes[:, :2]
     aspects = (sizes[:, 0] / sizes[:, 1]).split([len(split) for split in splits])
     return [
@@ -100,17 +109,17 @@ def _source(store: ImageStore) -> ImageStore:
     return _source(store.source) if isinstance(store, Subset) else store
 
 
-def _check_boxes(files: Sequence[Path], sizes: Float[Tensor, "n 2"], boxes: Float[Tensor, "n 4"]) -> None:
+def _check_boxes(names: Sequence[str], sizes: Float[Tensor, "n 2"], boxes: Float[Tensor, "n 4"]) -> None:
     low, high = boxes[:, :2], boxes[:, 2:]
-    good = ((low >= 0) & (low < high) & (high <= sizes)).all(1)
+    good = ((low >= 0) & (high - low >= ONE_PIXEL) & (high <= sizes)).all(1)
     bad = (~good).nonzero().flatten().tolist()
     if bad:
         named = [
-            f"{files[i]} ({', '.join(f'{value:g}' for value in boxes[i].tolist())} "
+            f"{names[i]} ({', '.join(f'{value:g}' for value in boxes[i].tolist())} "
             f"in {sizes[i, 0]:g} x {sizes[i, 1]:g})"
             for i in bad
         ]
         raise ValueError(
-            "every box x1, y1, x2, y2 must lie in its image and not be empty, "
-            f"got {len(bad)} of {len(files)} that do not: {first_three(named)}; correct them"
+            "every box x1, y1, x2, y2 must lie in its image and be at least one pixel wide and high, "
+            f"got {len(bad)} of {len(names)} that do not: {first_three(named)}; correct them"
         )

@@ -38,6 +38,15 @@ def keep_broken_files() -> Iterator[None]:
         _keep_broken.reset(token)
 
 
+def keeps_broken_files() -> bool:
+    """Return whether files are opened to be checked, not to train.
+
+    >>> keeps_broken_files()
+    False
+    """
+    return _keep_broken.get()
+
+
 def upright_sizes(files: Sequence[Path], workers: int) -> Int64[Tensor, "n 2"]:
     """Return width and height of each file, after its EXIF rotation.
 
@@ -62,7 +71,7 @@ def upright_sizes(files: Sequence[Path], workers: int) -> Int64[Tensor, "n 2"]:
 def _read_sizes(files: Sequence[Path], workers: int) -> Int64[Tensor, "n 2"]:
     prepare_pillow()
     sizes = list(parallel_map(_size_or_reason, files, workers))
-    if not _keep_broken.get():
+    if not keeps_broken_files():
         refuse_unreadable(files, [size if isinstance(size, str) else None for size in sizes])
     known = [UNKNOWN if isinstance(size, str) else size for size in sizes]
     return torch.tensor(known, dtype=torch.int64).reshape(-1, 2)

@@ -1,6 +1,9 @@
 """Your own photos in folders, one folder per class."""
 
-from collections.abc import Mapping, Sequence
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -9,7 +12,11 @@ import numpy as np
 import torch
 
 from divconq.data.dataset import Dataset, ImageSet
+from divconq.data.images.file_checks import refuse_undecodable_names
 from divconq.data.images.files import open_files
+from divconq.data.images.identity import file_identities
+from divconq.data.images.sizes import keeps_broken_files
+from divconq.data.sources.repeated import refuse_repeated
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 SPLITS = ("train", "test", "query", "gallery")
@@ -51,6 +58,7 @@ def read_folder(
             f"{root / 'train'} must have at least two class folders with images, got one; add more"
         )
 
+    _check_links(root, parts, workers)
     sets = dict(zip(parts, _image_sets(root, list(parts.values()), size, workers), strict=True))
     if "query" in sets:
         sets["query"], sets["gallery"] = _share_labels(sets["query"], sets["gallery"])
@@ -106,17 +114,45 @@ def _existing(path: Path | str) -> Path:
 
 
 def _folders(root: Path) -> list[Path]:
-    return sorted(sub for sub in root.iterdir() if sub.is_dir() and not sub.name.startswith("."))
+    with _readable():
+        return sorted(sub for sub in root.iterdir() if sub.is_dir() and not sub.name.startswith("."))
 
 
 def _images(root: Path) -> list[Path]:
     """Return the image files at any depth below ``root`` that are not hidden, sorted by path.
 
-    Broken links, pipes and devices are included, so that they raise an error later.
+    Broken links, pipes and devices are included, so that they raise an error later. Links to folders are not
+    followed.
     """
-    found = {file.relative_to(root): file for file in root.rglob("*") if file.suffix.lower() in SUFFIXES}
-    shown = [path for path in found if not any(part.startswith(".") for part in path.parts)]
-    return [found[path] for path in sorted(shown, key=Path.as_posix) if not found[path].is_dir()]
+    found = []
+    with _readable():
+        for folder, subfolders, files in os.walk(root, onerror=_raise):
+            subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+            for name in subfolders:
+                if Path(folder, name).is_symlink():
+                    warnings.warn(f"{Path(folder, name)} is a link to a folder, not followed", stacklevel=2)
+            found += [
+                Path(folder, name)
+                for name in files
+                if Path(name).suffix.lower() in SUFFIXES and not name.startswith(".")
+            ]
+    refuse_undecodable_names(found)
+    return sorted(found, key=Path.as_posix)
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Turn an error of the system inside the block into a ValueError."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(
+            f"{error.filename} cannot be read ({error.strerror}); change its permissions or remove it"
+        ) from error
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _classes(root: Path) -> Classes:
@@ -143,6 +179,27 @@ def _split(root: Path, classes: Classes, test_classes: float, seed: int) -> dict
         "train": {name: images for name, images in classes.items() if name not in tested},
         "test": {name: images for name, images in classes.items() if name in tested},
     }
+
+
+def _check_links(root: Path, parts: Mapping[str, Classes], workers: int) -> None:
+    """Raise a ValueError if links give one file two labels, or put it into train and into another split."""
+    if keeps_broken_files():
+        return
+    images = [
+        (file, label, split == "train")
+        for split, classes in parts.items()
+        for label, found in classes.items()
+        for file in found
+    ]
+    files, labels, train = zip(*images, strict=True)
+    refuse_repeated(
+        root,
+        file_identities(files, workers),
+        labels,
+        train,
+        name=lambda i, j: " = ".join(files[k].relative_to(root).as_posix() for k in (i, j)),
+        remedy="these are links to one file, so remove one of them",
+    )
 
 
 def _image_sets(root: Path, parts: Sequence[Classes], size: int, workers: int) -> list[ImageSet]:

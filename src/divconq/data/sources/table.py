@@ -1,6 +1,7 @@
 """Your own photos, listed in a CSV or Parquet file with one row per image."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Hashable, Mapping, Sequence
 from os.path import normpath, pardir, sep
 from pathlib import Path
 
@@ -9,9 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from divconq.data.dataset import Dataset, ImageSet
-from divconq.data.images.file_checks import first_three, missing_files
+from divconq.data.images.file_checks import first_three, missing_files, refuse_undecodable_names
 from divconq.data.images.files import open_files
+from divconq.data.images.identity import file_identities
 from divconq.data.sources.folder import SPLITS, draw_test_classes
+from divconq.data.sources.repeated import refuse_repeated
 from divconq.data.sources.table_files import BOX, Table, read_columns
 
 
@@ -32,6 +35,7 @@ def read_table(
     table = read_columns(path)
     _check_paths(path, table["path"])
     files = [path.parent / name for name in table["path"]]
+    refuse_undecodable_names(files)
     missing = missing_files(files, workers)
     if missing:
         raise ValueError(
@@ -40,12 +44,13 @@ def read_table(
         )
     splits = _splits(path, table, test_classes, seed)
     boxes = _boxes(path, table) if "x1" in table else None
-    _check_repeated(path, table, files, boxes, splits)
+    _check_repeated(path, table, file_identities(files, workers), boxes, splits)
     opened = open_files(
         [[files[i] for i in rows] for rows in splits.values()],
         size=size,
         workers=workers,
         boxes=None if boxes is None else [boxes[rows] for rows in splits.values()],
+        rows=list(splits.values()),
     )
     names = {split: _names(table["label"], rows) for split, rows in splits.items()}
     if "query" in splits:
@@ -117,52 +122,44 @@ def _check_splits(path: Path, split_of: Sequence[str]) -> None:
 def _boxes(path: Path, table: Table) -> Float[Tensor, "n 4"]:
     rows = list(zip(*(table[name] for name in BOX), strict=True))
     wrong = [
-        f"{value!r} in row {i}" for i, row in enumerate(rows, 1) for value in row if not _is_number(value)
+        f"{value!r} in row {i}" for i, row in enumerate(rows, 1) for value in row if not _is_finite(value)
     ]
     if wrong:
         raise ValueError(
-            f"x1, y1, x2 and y2 of {path} must be numbers, got {first_three(wrong)}; correct them"
+            f"x1, y1, x2 and y2 of {path} must be finite numbers, got {first_three(wrong)}; correct them"
         )
     return torch.tensor([[float(value) for value in row] for row in rows])
 
 
-def _is_number(text: str) -> bool:
+def _is_finite(text: str) -> bool:
     try:
-        float(text)
+        return math.isfinite(float(text))
     except ValueError:
         return False
-    return True
 
 
 def _check_repeated(
     path: Path,
     table: Table,
-    files: Sequence[Path],
+    images: Sequence[Hashable],
     boxes: Float[Tensor, "n 4"] | None,
     splits: Mapping[str, Sequence[int]],
 ) -> None:
     """Raise a ValueError if an image, or a box of it, has two labels or is in train and in another split."""
     train = set(splits["train"])
-    box_of = [()] * len(files) if boxes is None else [tuple(box) for box in boxes.tolist()]
-    first: dict[tuple[Path, tuple[float, ...]], int] = {}
-    mixed, leaked = [], []
-    for row, image in enumerate(zip(files, box_of, strict=True)):
-        other = first.setdefault(image, row)
-        named = f"{table['path'][row]} in rows {other + 1} and {row + 1}"
-        if table["label"][row] != table["label"][other]:
-            mixed.append(f"{named} ({table['label'][other]}, {table['label'][row]})")
-        elif (row in train) != (other in train):
-            leaked.append(named)
-    if mixed:
-        raise ValueError(
-            f"every image of {path} must have one label, got {len(mixed)} with another: {first_three(mixed)}; "
-            "correct the labels or remove rows"
-        )
-    if leaked:
-        raise ValueError(
-            f"no image of {path} may be in train and in another split, got {len(leaked)} that are: "
-            f"{first_three(leaked)}; the scores would be too good, so remove it from one"
-        )
+
+    def name(i: int, j: int) -> str:
+        paths = dict.fromkeys((table["path"][i], table["path"][j]))
+        return f"{' = '.join(paths)} in rows {i + 1} and {j + 1}"
+
+    refuse_repeated(
+        path,
+        images if boxes is None else [*zip(images, map(tuple, boxes.tolist()), strict=True)],
+        table["label"],
+        [row in train for row in range(len(images))],
+        name=name,
+        remedy="correct the labels or remove rows",
+    )
 
 
 def _names(labels: Sequence[str], rows: Sequence[int]) -> tuple[str, ...]:

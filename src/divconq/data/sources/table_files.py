@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import TypeAlias
 
@@ -9,6 +10,7 @@ from divconq.data.images.file_checks import first_three
 
 BOX = ("x1", "y1", "x2", "y2")
 COLUMNS = ("path", "label", "split", "camera", *BOX)
+ALLOWED = (str, int, float, Decimal, type(None))  # values of a Parquet column; bool is an int
 
 Table: TypeAlias = Mapping[str, Sequence[str]]
 
@@ -70,14 +72,35 @@ def _read_parquet(path: Path) -> dict[str, list[str]]:
     try:
         with parquet.ParquetFile(path) as file:
             names = [name for name in file.schema_arrow.names if name in COLUMNS]
-            columns = file.read(columns=names).to_pydict()
+            table = file.read(columns=names)
+            columns = table.to_pydict()
     except Exception as error:  # a damaged file raises many kinds of errors
         raise ValueError(f"{path} must be a Parquet file, got {error}; save it again") from error
     _check_heading(path, names)
-    return {
-        name: ["" if value is None else str(value).strip() for value in column]
-        for name, column in columns.items()
-    }
+    for name, column in columns.items():
+        wrong = [(row, value) for row, value in enumerate(column, 1) if not isinstance(value, ALLOWED)]
+        if wrong:
+            row, value = wrong[0]
+            raise ValueError(
+                f"the column {name} of {path} must have text or numbers, got {value!r} in row {row} "
+                f"({table.schema.field(name).type}); save it as text"
+            )
+    return {name: _texts(path, name, column) for name, column in columns.items()}
+
+
+def _texts(path: Path, name: str, column: Sequence[object]) -> list[str]:
+    """Return the values of a Parquet column as a CSV file has them; missing ones become empty."""
+    texts = []
+    for row, value in enumerate(column, 1):
+        if isinstance(value, (float, Decimal)) and name not in BOX and value == value:
+            if value % 1:
+                raise ValueError(
+                    f"the column {name} of {path} must have text or whole numbers, got {value} in row {row}; "
+                    "save it as text"
+                )
+            value = int(value)  # numbers become floats in a column with missing values
+        texts.append("" if value is None or value != value else str(value).strip())
+    return texts
 
 
 def _check_heading(path: Path, heading: Sequence[str]) -> None:
