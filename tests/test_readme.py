@@ -2,6 +2,7 @@ import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from divconq.config import Config
 from divconq.train import train
@@ -16,6 +17,7 @@ def test_every_example_runs(number, tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if "runs/demo" in BLOCKS[number]:
         train(tiny.replace(epochs=1), tmp_path / "runs" / "demo")
+        Image.new("RGB", (60, 40), "red").save("photo.jpg")
     exec(compile(BLOCKS[number], f"README example {number}", "exec"), {"__name__": "readme"})
 
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from divconq.evaluation import nmi, retrieval_scores
     from divconq.losses import make_loss
     from divconq.masks import Masks
-    from divconq.model import load_model
     from divconq.objective import Objective
     from divconq.presets import preset
+    from divconq.runs.exported import load_model
 
 # Names are imported on first use, so the command line starts fast.
 _HOME = {
@@ -29,7 +29,7 @@ _HOME = {
     "retrieval_scores": "evaluation",
     "make_loss": "losses",
     "Masks": "masks",
-    "load_model": "model",
+    "load_model": "runs.exported",
     "Objective": "objective",
     "DivideAndConquer": "divide_and_conquer",
     "preset": "presets",

@@ -1,18 +1,17 @@
 """The network f: backbone, pooling, dropout and one linear layer map an image to a point in R^d."""
 
 import importlib.util
-import json
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, Protocol, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from divconq.checks import did_you_mean
-from divconq.io.safetensors_files import load_backbone, read_safetensors
+from divconq.io.safetensors_files import load_backbone
 
 Pooling = Literal["avg", "max", "avgmax"]
 TIMM_POOLING: dict[Pooling, str] = {"avg": "avg", "max": "max", "avgmax": "catavgmax"}
@@ -45,7 +44,8 @@ class Embedder(nn.Module):
     """f(x) = W dropout(pool(backbone(x))) + b for images with values in [0, 1].
 
     The model normalises the colours itself, so a saved model needs only pixels. With ``freeze_batchnorm``, BatchNorm
-    keeps its running statistics; its weights still train.
+    keeps its running statistics; its weights still train. A trained model has a ``transform``, which makes its input
+    from an image, and refuses images of another size.
 
     >>> f = Embedder(SmallNet(), features=160, dim=8)
     >>> f(torch.rand(2, 3, 64, 64)).shape
@@ -54,6 +54,7 @@ class Embedder(nn.Module):
 
     mean: Tensor
     std: Tensor
+    transform: "Transform | None" = None
 
     def __init__(
         self,
@@ -74,6 +75,8 @@ class Embedder(nn.Module):
 
     def features(self, images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n c"]:
         """Return the pooled output of the backbone, the input of the head."""
+        if self.transform is not None:
+            _check_input(images, self.transform.image_size)
         images = ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
         return cast(Tensor, self.backbone(images))
 
@@ -96,6 +99,29 @@ class Embedder(nn.Module):
         self.head.weight.mul_(mask[:, None])
         self.head.bias.mul_(mask)
         return self
+
+
+class Transform(Protocol):
+    """A function from an image to the input of a model."""
+
+    @property
+    def image_size(self) -> int:
+        """Return the side of the square that the model sees, in pixels."""
+        ...
+
+    def __call__(self, image: Any) -> Tensor:  # noqa: ANN401
+        """Return the image as a tensor."""
+        ...
+
+
+def _check_input(images: Tensor, side: int) -> None:
+    """Raise ValueError unless the images are floats of the size that the model was trained for."""
+    if not images.is_floating_point() or images.shape[-2:] != (side, side):
+        height, width = images.shape[-2:]
+        raise ValueError(
+            f"the model takes images of {side} x {side} pixels as floats in [0, 1], got {width} x {height} of "
+            f"{images.dtype}; make them with model.transform(image)"
+        )
 
 
 def make_model(
@@ -183,36 +209,6 @@ def _colour(metadata: dict[str, str], name: str, default: RGB) -> RGB:
             f"the file's {name} must be three numbers, got {metadata[name]!r}; give --{name} R G B"
         ) from None
     return red, green, blue
-
-
-def save_model(model: Embedder, path: Path, settings: dict[str, Any]) -> None:
-    """Write the weights, with the ``settings`` that ``load_model`` needs as metadata."""
-    from safetensors.torch import save_file
-
-    state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    save_file(state, path, {"divconq": json.dumps(settings)})
-
-
-def load_model(path: str | Path) -> Embedder:
-    """Return a trained model for inference; ``normalize(model(images))`` is the final embedding.
-
-    ``path`` is a run folder or its ``model.safetensors``. Nothing in the file is executed.
-    """
-    path = Path(path)
-    path = path / "model.safetensors" if path.is_dir() else path
-    state, metadata = read_safetensors(path)
-    if "divconq" not in metadata:
-        raise ValueError(f"{path} was not written by divconq; name a run folder or its model.safetensors")
-    try:
-        settings = json.loads(metadata["divconq"])
-        model = make_model(settings["backbone"], settings["dim"], pooling=settings["pooling"])
-        model.load_state_dict(state)
-    except (json.JSONDecodeError, KeyError, TypeError, RuntimeError) as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ValueError(
-            f"{path} is damaged or from another version of divconq ({reason}); export it again"
-        ) from error
-    return model.eval()
 
 
 def import_file(path: Path) -> None:

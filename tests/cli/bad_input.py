@@ -64,9 +64,10 @@ from divconq.experiments.table import load_table, parse_table
 from divconq.io import locks
 from divconq.losses import make_loss
 from divconq.masks import Masks
-from divconq.model import import_file, load_model, make_model
+from divconq.model import import_file, make_model
 from divconq.recorder import Recorder
 from divconq.runs import checkpoints
+from divconq.runs.exported import load_model
 from divconq.runs.folder import Run
 from divconq.runs.lock import run_lock
 from divconq.trained_run import TrainedRun
@@ -1055,6 +1056,10 @@ RUNS = (
     ),
     Refusal(
         "a damaged `split.json`", lambda: (recorded(), write("run/split.json", "[]"), main("eval", "run"))
+    ),
+    Refusal(
+        "an image of another size than the model was trained for",
+        lambda: (trained(), load_model("run")(torch.rand(1, 3, 64, 64))),
     ),
     Refusal("a run with a backbone of your own", lambda: TrainedRun(registered(), device="cpu")),
 )

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 
 from divconq.cli import COMMANDS, main
 from divconq.config import Config
-from divconq.model import load_model
 from divconq.presets import PRESETS
 from divconq.runs.checkpoints import masks_state
+from divconq.runs.exported import load_model
 from divconq.runs.folder import Run
 
 TINY = ["--image-size", "16", "--resize", "20", "--backbone", "small", "--no-pretrained", "--dim", "16"]

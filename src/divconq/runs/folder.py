@@ -11,12 +11,14 @@ from typing import Any, Literal
 from torch import Tensor
 
 from divconq.config import Config, from_yaml, to_yaml
+from divconq.data.images.transform import Transform
 from divconq.data.split_record import SplitRecord
 from divconq.distributed import first_only
 from divconq.io.atomic import remove_unfinished, write_atomically
 from divconq.masks import Masks
-from divconq.model import Embedder, load_model, make_model, save_model
+from divconq.model import Embedder, make_model
 from divconq.runs import checkpoints
+from divconq.runs.exported import load_model, save_model
 
 OLD_LOG_KEYS = {"lonely": "without_positive", "waiting": "left_out"}
 
@@ -166,4 +168,5 @@ def conquered_model(config: Config, state: dict[str, Any]) -> Embedder:
     masks = Masks(config.model.dim, config.division.k_max, config.masks.kind, config.masks.conquer)
     model.load_state_dict(state["model"])
     masks.load_state_dict(checkpoints.masks_state(state))
+    model.transform = Transform(config.data.image_size, config.data.resize)
     return model.fold_(masks.conquer().detach()).eval()

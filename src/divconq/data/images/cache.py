@@ -147,7 +147,7 @@ def _reused(store: ImageStore, folder: Path) -> ImageStore:
     try:
         if files.is_complete(len(fingerprints)):
             return Cached(files.open(files.data), store.aspect, store)
-        found = find_cached(files, set(fingerprints))
+        found = find_cached(files, dict(zip(fingerprints, store.files, strict=True)))
     except OSError:
         return store
     held = {row: found[key] for row, key in enumerate(fingerprints) if key in found}

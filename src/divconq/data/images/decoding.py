@@ -128,22 +128,31 @@ def decode(file: Path, size: int, box: Box | None = None) -> UInt8[np.ndarray, "
     ...     decode(Path(photos, "1.jpg"), 32, (10, 0, 30, 40)).shape
     (32, 32, 3)
     """
+    with open_image(file) as image:
+        return square(image, size, box)
+
+
+def square(image: "Image.Image", size: int, box: Box | None = None) -> UInt8[np.ndarray, "size size 3"]:
+    """Return an opened image as ``decode`` does.
+
+    >>> from PIL import Image
+    >>> square(Image.new("RGB", (60, 40)), 32).shape
+    (32, 32, 3)
+    """
     from PIL import Image
 
-    with open_image(file) as image:
-        convert = rgb_converter(image)
-        if image.format == "TIFF":
-            image.load()  # Pillow rotates a TIFF by itself
-        orientation = 1 if image.format == "TIFF" else exif_orientation(image)
-        full = image.size
-        x1, y1, x2, y2 = (0.0, 0.0, 1.0, 1.0) if box is None else _stored_box(box, image.size, orientation)
-        needed = (int(3 * size / (x2 - x1)), int(3 * size / (y2 - y1)))
-        image.draft("RGB", needed)  # decodes a large JPEG at 1/8, 1/4 or 1/2 of its size
-        width, height = image.size
-        shown = _resized_size((x2 - x1) * full[0] / ((y2 - y1) * full[1]), size)
-        resized = _resize(image, convert, (x1 * width, y1 * height, x2 * width, y2 * height), shown)
-        square = resized.resize((size, size), Image.Resampling.LANCZOS)
-    return _upright(np.asarray(square), orientation)
+    convert = rgb_converter(image)
+    if image.format == "TIFF":
+        image.load()  # Pillow rotates a TIFF by itself
+    orientation = 1 if image.format == "TIFF" else exif_orientation(image)
+    full = image.size
+    x1, y1, x2, y2 = (0.0, 0.0, 1.0, 1.0) if box is None else _stored_box(box, image.size, orientation)
+    needed = (int(3 * size / (x2 - x1)), int(3 * size / (y2 - y1)))
+    image.draft("RGB", needed)  # decodes a large JPEG at 1/8, 1/4 or 1/2 of its size
+    width, height = image.size
+    shown = _resized_size((x2 - x1) * full[0] / ((y2 - y1) * full[1]), size)
+    resized = _resize(image, convert, (x1 * width, y1 * height, x2 * width, y2 * height), shown)
+    return _upright(np.asarray(resized.resize((size, size), Image.Resampling.LANCZOS)), orientation)
 
 
 def _resize(image: "Image.Image", convert: ToRGB, box: Box, size: tuple[int, int]) -> "Image.Image":
