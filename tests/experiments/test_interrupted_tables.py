@@ -138,7 +138,7 @@ def test_sigterm_writes_a_checkpoint_and_the_same_command_continues(
     assert_same_results(tmp_path / "out", complete)
 
 
-@pytest.mark.parametrize("name", ["photos.jsonl", "photos.tex", "last.pt"])
+@pytest.mark.parametrize("name", ["photos.jsonl", "last.pt"])
 def test_a_full_disk_names_the_file_and_the_same_command_continues(
     text, complete, tmp_path, monkeypatch, capsys, name
 ):
