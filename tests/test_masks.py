@@ -126,6 +126,15 @@ def test_select_takes_a_number_or_a_tensor():
     assert torch.equal(masks.select(f, 1)[:, :2], torch.zeros(3, 2))
 
 
+def test_negative_weights_select_nothing():
+    masks, f = Masks(3, 2), torch.randn(5, 3)
+    with torch.no_grad():
+        masks.weight.copy_(torch.tensor([[1.0, 1, 1], [-2, 0.5, -1]]))
+    expected = f * torch.tensor([0, 0.5, 0])
+    assert torch.equal(masks.select(f, 1), expected)
+    assert torch.equal(masks.select(f, torch.tensor(1)), expected)
+
+
 def test_state_dict_holds_the_count():
     masks = Masks(4, 4)
     masks.split_()

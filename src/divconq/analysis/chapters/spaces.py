@@ -167,7 +167,9 @@ def effective_dimension_figure(spaces: Spaces) -> Figure | None:
         return None
     figure, axes = new_figure("Effective dimension of the training images", height=1.35 + 0.4 * len(rows))
     names, values, colours = zip(*rows, strict=True)
-    whole = axes.scatter(values, range(len(rows)), c=colours, s=34)
+    whole = axes.scatter(
+        values, range(len(rows)), c=list(colours), s=34
+    )  # matplotlib 3.8 reads a tuple of two as colour and alpha
     if any(map(math.isfinite, means)):
         parts = axes.scatter(means, range(len(rows)), facecolors="none", edgecolors=colours, s=34)
         legend(figure, [whole, parts], ["all, in the final space", "mean of clusters"])
