@@ -65,7 +65,8 @@ def open_files(
     ()
     """
     files = [file for split in splits for file in split]
-    sizes = upright_sizes(files, workers).float()
+    once = {file: i for i, file in enumerate(dict.fromkeys(files))}
+    sizes = upright_sizes(list(once), workers).float()[[once[file] for file in files]]
     if boxes is not None:
         all_boxes = torch.cat(list(boxes))
         names = [str(file) for file in files]
