@@ -1,13 +1,31 @@
 """Error messages that several packages share."""
 
 import difflib
+import reprlib
 from collections.abc import Iterable
 
 SYNONYMS = {"gpu": "cuda"}  # by spelling alone, "gpu" is closer to "cpu"
+LONGEST_NAME = 100  # a longer one has no near match
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = 80
+_short.maxlong, _short.maxlevel = 40, 2
 
 
 class SettingError(ValueError):
     """Raised for a setting, or a combination of settings, that is not allowed."""
+
+
+def shown(value: object) -> str:
+    """Return a value for an error message; a long one is cut.
+
+    >>> shown("demo"), shown([1] * 1000)
+    ("'demo'", '[1, 1, 1, 1, 1, 1, ...]')
+    """
+    try:
+        return _short.repr(value)
+    except ValueError:  # a number of more than 4,300 digits
+        return "a number of too many digits"
 
 
 def check_power_of_two(name: str, value: int) -> None:
@@ -39,6 +57,8 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     >>> did_you_mean("tripplet", ["margin", "triplet"])
     "; did you mean 'triplet'?"
     """
+    if len(name) > LONGEST_NAME:
+        return ""
     if name.lower() in SYNONYMS and SYNONYMS[name.lower()] in (choices := list(choices)):
         return f"; did you mean {SYNONYMS[name.lower()]!r}?"
     spelling = {choice.lower(): choice for choice in choices}
@@ -65,7 +85,8 @@ def choice_problem(value: object, choices: Iterable[str]) -> str:
     "one of learned, fixed, got 'fix'; did you mean 'fixed'?"
     """
     choices = list(choices)
-    return f"one of {', '.join(choices)}, got {value!r}{did_you_mean(str(value), choices)}"
+    hint = did_you_mean(value, choices) if isinstance(value, str) else ""
+    return f"one of {', '.join(choices)}, got {shown(value)}{hint}"
 
 
 def check_disjoint_masks(kind: str, dim: int, k_max: int) -> None:

@@ -8,10 +8,12 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 from divconq.config import Config
 from divconq.config.nested import SECTIONS
-from divconq.config.sections import Section
+from divconq.config.sections import Dimensions, Minutes, Pixels, Positive, Section, Workers
+from divconq.io.yaml_values import at_least, at_most
 
 Device = Literal["auto", "cpu", "cuda"]
 Checkpoint = Literal["last", "best"]
+Points = Annotated[int, at_least(2), at_most(10**8)]
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class DataArguments(Section):
     """A dataset, a folder of photos, or a .csv or .parquet table."""
     root: Path | None = None
     """The folder of a published benchmark, or the one that holds it."""
-    workers: int = 0
+    workers: Workers = 0
     """Threads that read files; 0 takes one for each processor core."""
     json: bool = False
     """Print one JSON object instead of a table."""
@@ -148,7 +150,7 @@ class ReproduceArguments(Section):
     """Folder of a benchmark on disk."""
     device: Device = "auto"
     """Device to train on; auto takes the GPU if there is one."""
-    workers: int = 0
+    workers: Workers = 0
     """Threads that decode images; 0 takes one for each processor core."""
     cache: bool = True
     """Decode the images once into a file and read them from there."""
@@ -166,7 +168,7 @@ class ReproduceArguments(Section):
     """Run only the rows of these names, for example margin,fixed."""
     seeds: str | None = None
     """Run only these seeds, for example 0,1."""
-    max_minutes: float | None = None
+    max_minutes: Minutes | None = None
     """Start no run that is likely to end later than this, by the mean time of the finished ones."""
     commit: str | None = None
     """Version of the code to record where git is not available."""
@@ -190,29 +192,29 @@ class BenchArguments(Section):
     """Images to train on: demo (as JPEG files), a benchmark such as cub, or a folder."""
     root: Path | None = None
     """Folder of a benchmark on disk."""
-    images: int | None = None
+    images: Positive | None = None
     """Number of images to train on, the first ones; all of them on a GPU."""
     backbone: str | None = None
     """Any timm model, or small, with random weights."""
     import_file: Annotated[Path | None, arg(name="import")] = None
     """Run this Python file first; it may register a backbone."""
-    image_size: int | None = None
+    image_size: Pixels | None = None
     """Side of the square image that the network sees, in pixels."""
-    batch: int | None = None
+    batch: Annotated[int, at_least(2), at_most(10**6)] | None = None
     """Images in a batch."""
     augmentation: Literal["none", "standard", "geom", "geom+color", "color-heavy"] = "geom+color"
     """Random changes to training images."""
     crop: Literal["random", "random_resized"] = "random_resized"
     """Training crop: of a fixed scale, or of a random area and shape."""
-    epochs: int | None = None
+    epochs: Annotated[int, at_least(1), at_most(10**6)] | None = None
     """Epochs of training in each round."""
-    rounds: int | None = None
+    rounds: Annotated[int, at_least(1), at_most(10**6)] | None = None
     """Number of timed rounds; the median is reported."""
-    dim: int | None = None
+    dim: Dimensions | None = None
     """Dimensions of the embedding."""
-    points: int | None = None
+    points: Points | None = None
     """Number of points to cluster and to search."""
-    memory_points: tuple[int, ...] | None = None
+    memory_points: tuple[Points, ...] | None = None
     """Numbers of points for the memory of an evaluation, for example 10000 50000."""
     others: bool = True
     """Also measure a plain loop, and faiss, scikit-learn and pytorch-metric-learning if installed."""

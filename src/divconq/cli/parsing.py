@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import io
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from divconq.cli.arguments import (
     ReproduceArguments,
     TrainArguments,
 )
-from divconq.config import PLACES, Config, SettingError, from_yaml
+from divconq.config import PLACES, Config, SettingError, read_config
 from divconq.config.nested import SECTIONS
 from divconq.config.sections import flag_name
 from divconq.io.yaml_values import read_yaml
@@ -37,6 +38,8 @@ DESCRIPTION = f"""divconq {__version__}: train image-retrieval embeddings by div
   divconq train --data FOLDER [flags]  train on your own photos, a folder of class folders
   divconq train --resume RUN           continue a run that was stopped
   divconq COMMAND --help               explain the flags, for example: divconq train cub --help"""
+
+NUMBER = re.compile(r"[-+]?([0-9.]+([eE][-+]?[0-9]+)?|inf|nan)")
 
 ARGUMENTS: dict[str, type[Any]] = {
     "train": TrainArguments,
@@ -87,19 +90,9 @@ def parse(argv: list[str]) -> tuple[Start, Any, dict[str, dict[str, Any]]]:
 def starting_config(start: Start) -> Config:
     """Return the settings before any flag: those of the resumed run or of a preset."""
     if start.resume is not None:
-        return from_yaml(read_config(start.resume))
+        return read_config(start.resume)
     named = start.words[1] if len(start.words) > 1 else None
     return preset(named or ("demo" if start.data is None else "photos"))
-
-
-def read_config(run: Path) -> str:
-    """Return the text of ``config.yaml`` in a run folder."""
-    path = run / "config.yaml"
-    if not path.is_file():
-        raise ValueError(
-            f"{run} is not a run folder: it has no {path.name}; name the --out of a training run"
-        )
-    return path.read_text()
 
 
 def _tyro(kind: Any, argv: list[str]) -> tuple[Any, list[str]]:  # noqa: ANN401
@@ -137,8 +130,9 @@ def _registry() -> ConstructorRegistry:
             return None
 
         def read(words: list[str]) -> object:
+            plain = NUMBER.fullmatch(words[0])  # Python also reads 1_000 and digits of other scripts
             try:
-                return words[0] if choices else info.type(words[0])
+                return info.type(words[0]) if plain and not choices else words[0]
             except ValueError:
                 return words[0]
 

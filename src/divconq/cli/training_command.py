@@ -8,8 +8,8 @@ from typing import Any
 from divconq.cli.arguments import TrainArguments
 from divconq.cli.inspect_commands import write_analysis
 from divconq.cli.messages import fail, is_first_process, say
-from divconq.cli.parsing import Start, read_config, starting_config
-from divconq.config import MAY_CHANGE, Config, differences, from_yaml, upgraded
+from divconq.cli.parsing import Start, starting_config
+from divconq.config import MAY_CHANGE, Config, differences, read_config, upgraded
 from divconq.io.atomic import FULL
 from divconq.presets import PRESETS
 from divconq.training.stop_signals import StopSignals, exit_code
@@ -139,7 +139,7 @@ def _started_again(out: Path, config: Config) -> bool:
     """Return whether torchrun started this command before, and its run is not finished."""
     if not _may_restart() or not (out / "config.yaml").is_file() or (out / "model.safetensors").exists():
         return False
-    _report_changes(from_yaml(read_config(out)), config, accept=False)
+    _report_changes(read_config(out), config, accept=False)
     return True
 
 

@@ -1,7 +1,7 @@
 """All settings of a training run: frozen, nested in sections, checked on construction."""
 
 from divconq.checks import SettingError
-from divconq.config.files import from_yaml, plain_settings, to_yaml, upgraded
+from divconq.config.files import from_yaml, plain_settings, read_config, to_yaml, upgraded
 from divconq.config.nested import BEST_BY, MAY_CHANGE, PLACES, Config, differences
 from divconq.config.sections import (
     DataConfig,
@@ -30,6 +30,7 @@ __all__ = [
     "PLACES",
     "differences",
     "from_yaml",
+    "read_config",
     "to_yaml",
     "plain_settings",
     "upgraded",

@@ -53,15 +53,31 @@ def from_yaml(text: str) -> Config:
     return Config.of(**settings)
 
 
+def read_config(run: Path) -> Config:
+    """Return the config of a run folder. Raise ValueError if there is none, or if it cannot be read."""
+    file = run / "config.yaml"
+    if not file.is_file():
+        raise ValueError(
+            f"{run} is not a run folder: it has no {file.name}; name the --out of a training run"
+        )
+    try:
+        return from_yaml(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be read: {error}") from error
+
+
 def _flat(values: Mapping[Any, Any]) -> dict[str, Any]:
     """Return nested settings by their flat names. An unknown name is kept, with its section as prefix."""
     names = {(section, item.name): name for name, (section, item) in PLACES.items()}
     settings: dict[str, Any] = {}
     for name, value in values.items():
         if name in SECTIONS and isinstance(value, dict):
-            settings |= {names.get((name, key), f"{name}.{key}"): some for key, some in value.items()}
+            given = {names.get((name, key), f"{name}.{key}"): some for key, some in value.items()}
         else:
-            settings[str(name)] = value
+            given = {str(name): value}
+        if twice := settings.keys() & given.keys():
+            raise ValueError(f"a config has the setting {min(twice)} twice; remove one of them")
+        settings |= given
     return settings
 
 

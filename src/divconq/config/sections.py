@@ -26,11 +26,17 @@ from divconq.io.yaml_values import (
 )
 from divconq.masks import MASKS
 
-Count = Annotated[int, at_least(0)]
-Positive = Annotated[int, at_least(1)]
-NonNegative = Annotated[float, at_least(0)]
-RGB = tuple[float, float, float]
-Scale = Annotated[float, above(0)]
+# The upper bounds are far above all that is useful. Beyond them a run would overflow, or fill the memory.
+Count = Annotated[int, at_least(0), at_most(10**9)]
+Positive = Annotated[int, at_least(1), at_most(10**9)]
+Pixels = Annotated[int, at_least(1), at_most(4096)]
+Workers = Annotated[int, at_least(0), at_most(1024)]
+Minutes = Annotated[float, at_least(0), at_most(10**9)]
+Dimensions = Annotated[int, at_least(1), at_most(65_536)]
+NonNegative = Annotated[float, at_least(0), at_most(10**9)]
+Share = Annotated[float, above(0), at_most(1)]
+Mean = Annotated[float, at_least(0), at_most(1)]  # of pixels from 0 to 1
+Deviation = Annotated[float, above(0), at_least(0.001), at_most(1000)]
 
 
 @dataclass(frozen=True)
@@ -79,15 +85,15 @@ class DataConfig(Section):
     """Hold out whole super-categories (such as bird families), so that no related class is in the training set."""
     singletons: Literal["refuse", "drop", "keep"] = "refuse"
     """Training classes with a single image: stop with an error, drop them, or keep them as negatives."""
-    image_size: Positive = 224
+    image_size: Pixels = 224
     """Side of the square image that the network sees, in pixels."""
-    resize: Positive = 256
+    resize: Pixels = 256
     """Short side of the image before the crop, in pixels."""
     augmentation: Literal["none", "standard", "geom", "geom+color", "color-heavy"] = "standard"
     """Random changes to training images."""
     crop: Literal["random", "random_resized"] = "random"
     """Training crop: of a fixed scale, or of a random area and shape."""
-    crop_scale: tuple[float, float] = (0.08, 1.0)
+    crop_scale: tuple[Share, Share] = (0.08, 1.0)
     """Smallest and largest share of the image that a random_resized crop covers."""
 
 
@@ -103,7 +109,7 @@ class ModelConfig(Section):
     """Start from this .safetensors file instead."""
     import_file: Annotated[Path | None, arg(name="import")] = None
     """Run this Python file first; it may register a backbone or a loss."""
-    dim: Annotated[int, at_least(1), at_most(65_536)] = 512
+    dim: Dimensions = 512
     """Dimensions of the embedding [d]."""
     pooling: Literal["avg", "max", "avgmax"] = "avg"
     """Pooling of the backbone's feature map into a vector."""
@@ -111,9 +117,9 @@ class ModelConfig(Section):
     """Dropout before the embedding layer."""
     freeze_batchnorm: bool = True
     """Keep the pretrained running statistics of BatchNorm."""
-    mean: RGB | None = None
+    mean: tuple[Mean, Mean, Mean] | None = None
     """Colour mean of the images; None takes that of the weights file or the backbone."""
-    std: tuple[Scale, Scale, Scale] | None = None
+    std: tuple[Deviation, Deviation, Deviation] | None = None
     """Colour standard deviation of the images; None takes that of the weights file or the backbone."""
 
 
@@ -125,7 +131,7 @@ class DivisionConfig(Section):
         "progressive"
     )
     """How to divide the data: double the clusters step by step, all at once, at random, or by super-category."""
-    k_max: Annotated[int, POWER_OF_TWO] = 4
+    k_max: Annotated[int, at_most(4096), POWER_OF_TWO] = 4
     """Largest number of clusters and subspaces, a power of two; 1 is plain training [K_max]."""
     divide_every: Positive = 10
     """Epochs between divisions [E]."""
@@ -147,9 +153,9 @@ class MasksConfig(Section):
     """Subspaces: learned masks, fixed orthogonal blocks, or the whole embedding for every cluster."""
     overlap_weight: NonNegative = 1.0
     """Weight of the overlap of the masks in the loss [lambda]."""
-    lr_scale: Annotated[float, at_least(0), arg(name="mask_lr_scale")] = 100.0
+    lr_scale: Annotated[NonNegative, arg(name="mask_lr_scale")] = 100.0
     """Learning rate of the masks, as a multiple of lr."""
-    weight_decay: Annotated[float, at_least(0), arg(name="mask_weight_decay")] = 0.0
+    weight_decay: Annotated[NonNegative, arg(name="mask_weight_decay")] = 0.0
     """Weight decay of the masks."""
     split_noise: Annotated[float, at_least(0), below(1), arg(name="mask_split_noise")] = 0.0
     """Relative noise between the two copies of a learned mask; at 0, as in the paper, the overlap has no gradient."""
@@ -171,7 +177,7 @@ class LossConfig(Section):
     """Any miner of pytorch-metric-learning, for its losses."""
     miner_args: Suppress[dict[str, Any]] = field(default_factory=dict)
     """Keyword arguments of the miner."""
-    lr_scale: Annotated[float, at_least(0), arg(name="loss_lr_scale")] = 100.0
+    lr_scale: Annotated[NonNegative, arg(name="loss_lr_scale")] = 100.0
     """Learning rate of the loss's own parameters, as a multiple of lr."""
 
 
@@ -179,13 +185,13 @@ class LossConfig(Section):
 class OptimisationConfig(Section):
     """Batches and the optimiser, which is Adam."""
 
-    epochs: Positive = 120
+    epochs: Annotated[int, at_least(1), at_most(10**6)] = 120
     """Number of epochs."""
-    batch: Annotated[int, at_least(2)] = 112
+    batch: Annotated[int, at_least(2), at_most(10**6)] = 112
     """Images in a batch; all come from one cluster."""
-    per_class: Annotated[int, at_least(2)] | None = None
+    per_class: Annotated[int, at_least(2), at_most(10**6)] | None = None
     """Images of each class in a batch; None draws the images uniformly."""
-    lr: Annotated[float, above(0)] = 1e-5
+    lr: Annotated[float, above(0), at_most(1000)] = 1e-5
     """Learning rate of Adam."""
     head_lr_scale: NonNegative = 1.0
     """Learning rate of the embedding layer, as a multiple of lr."""
@@ -209,9 +215,9 @@ class RuntimeConfig(Section):
     """On a GPU, compile the step and capture it as one CUDA graph; slow to start, then fast."""
     cache: bool = True
     """Decode the images once into a file (in ~/.cache/divconq, or $DIVCONQ_CACHE) and read them from there."""
-    workers: Count = 0
+    workers: Workers = 0
     """Threads that decode images; 0 takes one for each processor core."""
-    save_minutes: NonNegative = 1.0
+    save_minutes: Minutes = 1.0
     """Minutes between checkpoints; the first and the last epoch always end with one."""
     save_steps: Positive | None = None
     """Steps between further checkpoints; None writes none."""
@@ -221,7 +227,7 @@ class RuntimeConfig(Section):
 class EvaluationConfig(Section):
     """The scores of a run."""
 
-    every: Annotated[int, at_least(1), arg(name="eval_every")] = 1
+    every: Annotated[Positive, arg(name="eval_every")] = 1
     """Epochs between evaluations; the last epoch is always evaluated."""
     ks: Annotated[tuple[Positive, ...], NOT_EMPTY] = (1, 2, 4, 8)
     """The k of Recall@k."""

@@ -4,13 +4,14 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
 
-from divconq.checks import choice_problem, power_of_two_problem
+from divconq.checks import choice_problem, power_of_two_problem, shown
 
 WANTED = {
     int: "a whole number",
@@ -22,11 +23,18 @@ WANTED = {
 }
 
 
+INT, FLOAT, TIMESTAMP = (f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "timestamp"))
 EXPONENT = re.compile(r"^[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
+DECIMAL = re.compile(r"^[-+]?([0-9]+\.[0-9]*|\.[0-9]+|\.inf|\.Inf|\.INF)$|^\.(nan|NaN|NAN)$")
+WHOLE = re.compile(r"^[-+]?[0-9]{1,1000}$")
+MOST_CHARACTERS, MOST_VALUES = 200_000, 20_000  # of a text; of a text whose aliases are written out
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads values such as 1e-5 as numbers; in YAML 1.1 they are strings, and as keys they stay strings."""
+    """Reads 010 as ten and 1e-5 as a number. In YAML 1.1, 010 is eight, 1:30 is ninety and 1e-5 is a string.
+
+    Dates, and numbers such as 0x10, 1_000 and 1:30, are strings. Keys such as 1e-5 are strings as well.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         for key, _ in node.value:
@@ -36,15 +44,17 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes strings that `_Loader` would read as numbers."""
+    """Quotes strings that `_Loader` or another YAML reader would read as numbers."""
 
 
-for _class in (_Loader, _Dumper):
-    _class.add_implicit_resolver(
-        "tag:yaml.org,2002:float",
-        EXPONENT,
-        list("-+.0123456789"),
-    )
+_Loader.yaml_implicit_resolvers = {
+    first: [rule for rule in rules if rule[0] not in (INT, FLOAT, TIMESTAMP)]
+    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _tag, _pattern in ((INT, WHOLE), (FLOAT, DECIMAL), (FLOAT, EXPONENT)):
+    _Loader.add_implicit_resolver(_tag, _pattern, list("-+.0123456789"))
+_Loader.add_constructor(INT, lambda _, node: int(node.value))
+_Dumper.add_implicit_resolver(FLOAT, EXPONENT, list("-+.0123456789"))
 
 
 def read_yaml(text: str, what: str) -> Any:  # noqa: ANN401
@@ -53,12 +63,44 @@ def read_yaml(text: str, what: str) -> Any:  # noqa: ANN401
     >>> read_yaml("[1, 2e-3]", "--set ks")
     [1, 0.002]
     """
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(
+            f"{what} must have at most {MOST_CHARACTERS} characters, got {len(text)}; name another file"
+        )
     try:
-        return yaml.load(text, _Loader)
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _count_values(node, what, {})
+        return loader.construct_document(node)
+    except RecursionError:
+        raise ValueError(f"{what} is nested too deeply, or contains itself; use fewer levels") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
         raise ValueError(f"{what} is not YAML{place}; close all brackets and quotes") from error
+
+
+def _count_values(node: yaml.Node, what: str, known: dict[int, int]) -> int:
+    """Return the number of values of a node with all aliases written out.
+
+    Raise ValueError if there are too many, or if a table has a key twice. ``known`` holds the nodes counted before.
+    """
+    if id(node) in known:
+        return known[id(node)]
+    count = 1
+    if isinstance(node, yaml.MappingNode):
+        keys = [(key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if twice := sorted(value for tag, value in set(keys) if keys.count((tag, value)) > 1):
+            raise ValueError(f"{what} has the key {shown(twice[0])} twice; remove one of them")
+        count += sum(_count_values(part, what, known) for pair in node.value for part in pair)
+    elif isinstance(node, yaml.SequenceNode):
+        count += sum(_count_values(part, what, known) for part in node.value)
+    if count > MOST_VALUES:
+        raise ValueError(f"{what} must have at most {MOST_VALUES} values, got more; use fewer aliases")
+    known[id(node)] = count
+    return count
 
 
 def write_yaml(value: object) -> str:
@@ -83,12 +125,12 @@ class Limit:
 
 def at_least(bound: float) -> Limit:
     """Allow numbers from ``bound`` on."""
-    return Limit(lambda value: "" if value >= bound else f"at least {bound}, got {value}")
+    return Limit(lambda value: "" if value >= bound else f"at least {bound}, got {shown(value)}")
 
 
 def at_most(bound: float) -> Limit:
-    """Return the limit of the numbers up to ``bound``."""
-    return Limit(lambda value: "" if value <= bound else f"at most {bound}, got {value}")
+    """Allow numbers up to ``bound``."""
+    return Limit(lambda value: "" if value <= bound else f"at most {bound}, got {shown(value)}")
 
 
 def above(bound: float) -> Limit:
@@ -142,7 +184,7 @@ def convert(kind: Any, value: object) -> Any:  # noqa: ANN401
             return None
         return convert(next(option for option in options if option is not NoneType), value)
     if origin is Literal:
-        if value not in options:
+        if not isinstance(value, str) or value not in options:
             raise ValueError(choice_problem(value, options))
         return value
     if origin is tuple:
@@ -151,24 +193,50 @@ def convert(kind: Any, value: object) -> Any:  # noqa: ANN401
 
 
 def _plain(kind: type, value: object) -> object:
-    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+    numbers = {int: Integral, float: Real}.get(kind)
+    if numbers is not None and isinstance(value, numbers) and not isinstance(value, bool):
         try:
-            value = float(value)  # also of NumPy's floats, which are not plain
+            value = kind(value)  # also of NumPy's numbers, which are not plain
         except OverflowError:
             raise ValueError("a finite number, got one too large") from None
     if kind is Path and isinstance(value, str):
         value = Path(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ValueError(f"{WANTED[kind]}, got {value!r}")
+        raise ValueError(f"{WANTED[kind]}, got {shown(value)}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"a finite number, got {value}")
-    return value
+    if not isinstance(value, dict):
+        return value
+    try:
+        return _plain_table(value)
+    except RecursionError:
+        raise ValueError("a table of a few levels, got one that is nested too deeply") from None
+
+
+def _plain_table(value: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return a copy of a table whose values are those of YAML: numbers, strings, lists and tables."""
+    for key in value:
+        if not isinstance(key, str):
+            raise ValueError(f"a table of names and values, got the name {shown(key)}")
+    return {key: _plain_value(item) for key, item in value.items()}
+
+
+def _plain_value(value: object) -> object:
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, Real):
+        return _plain(int if isinstance(value, Integral) else float, value)
+    if isinstance(value, list | tuple):
+        return [_plain_value(item) for item in value]
+    if isinstance(value, dict):
+        return _plain_table(value)
+    raise ValueError(f"a table of numbers, strings, lists and tables, got {shown(value)} in it")
 
 
 def _tuple(options: Sequence[Any], value: object) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
-        raise ValueError(f"a list, got {value!r}")
+        raise ValueError(f"a list, got {shown(value)}")
     kinds = [options[0]] * len(value) if options[-1] is Ellipsis else list(options)
     if len(kinds) != len(value):
-        raise ValueError(f"a list of {len(kinds)}, got {value!r}")
+        raise ValueError(f"a list of {len(kinds)}, got {shown(value)}")
     return tuple(convert(kind, item) for kind, item in zip(kinds, value, strict=True))

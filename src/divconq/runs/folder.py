@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from divconq.config import Config, from_yaml, to_yaml
+from divconq.config import Config, read_config, to_yaml
 from divconq.data.images.transform import Transform
 from divconq.data.split_record import SplitRecord
 from divconq.distributed import first_only
@@ -52,15 +52,7 @@ class Run:
     def open(cls, folder: str | Path) -> "Run":
         """Return an existing run."""
         folder = Path(folder)
-        file = folder / "config.yaml"
-        if not file.is_file():
-            raise ValueError(
-                f"{folder} is not a run folder: it has no config.yaml; name the --out of a training run"
-            )
-        try:
-            return cls(folder, from_yaml(file.read_text()))
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{file} cannot be read: {error}") from error
+        return cls(folder, read_config(folder))
 
     def save_split(self, record: SplitRecord | None) -> None:
         """Write ``split.json``: path, class and content of every image."""
