@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from divconq.checks import did_you_mean
-from divconq.io.safetensors_files import load_backbone
+from divconq.checks import did_you_mean, shown
+from divconq.io.safetensors_files import check_safetensors, load_backbone
 
 Pooling = Literal["avg", "max", "avgmax"]
 TIMM_POOLING: dict[Pooling, str] = {"avg": "avg", "max": "max", "avgmax": "catavgmax"}
@@ -141,8 +141,14 @@ def make_model(
     The backbone loads the local ``.safetensors`` file ``weights`` if given, else timm's download if ``pretrained``.
     ``mean`` and ``std`` default to the metadata of the file, else to those of the backbone.
     """
+    check_backbone(backbone, pooling, pretrained=pretrained, weights=weights)
     if backbone == "small":
-        network, features, own_mean, own_std = _small(pooling, pretrained, weights)
+        network, features, own_mean, own_std = (
+            SmallNet(),
+            SmallNet.num_features,
+            (0.5, 0.5, 0.5),
+            (0.25, 0.25, 0.25),
+        )
     else:
         network, features, own_mean, own_std = _timm(backbone, pooling, pretrained and weights is None)
     if weights is not None:
@@ -159,22 +165,32 @@ def make_model(
     )
 
 
-def _small(pooling: Pooling, pretrained: bool, weights: Path | None) -> tuple[nn.Module, int, RGB, RGB]:
+def check_backbone(backbone: str, pooling: Pooling, *, pretrained: bool, weights: Path | None) -> None:
+    """Raise ValueError for a backbone that cannot be built, or a weights file that is missing. Builds nothing."""
+    if weights is not None:
+        check_safetensors(weights)
+    if backbone != "small":
+        _check_timm(backbone)
+        return
     if pooling != "avg":
         raise ValueError(f"pooling of the backbone 'small' must be 'avg', got {pooling!r}; use --pooling avg")
     if pretrained and weights is None:
         raise ValueError("the backbone 'small' has no pretrained weights; use --no-pretrained")
-    return SmallNet(), SmallNet.num_features, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
+
+
+def _check_timm(backbone: str) -> None:
+    import timm
+
+    if not timm.is_model(backbone.split(".")[0]):
+        raise ValueError(
+            f"unknown backbone {shown(backbone)}: use 'small' or a model of timm (timm.list_models()), or load a module "
+            f"that registers yours with --import FILE.py{did_you_mean(backbone, ['small', *timm.list_models()])}"
+        )
 
 
 def _timm(backbone: str, pooling: Pooling, pretrained: bool) -> tuple[nn.Module, int, RGB, RGB]:
     import timm
 
-    if not timm.is_model(backbone.split(".")[0]):
-        raise ValueError(
-            f"unknown backbone {backbone!r}: use 'small' or a model of timm (timm.list_models()), or load a module "
-            f"that registers yours with --import FILE.py{did_you_mean(backbone, ['small', *timm.list_models()])}"
-        )
     try:
         network = timm.create_model(
             backbone, pretrained=pretrained, num_classes=0, global_pool=TIMM_POOLING[pooling]

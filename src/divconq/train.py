@@ -26,6 +26,7 @@ def train(
     stop: StopSignals | None = None,
     loggers: Collection[str] = (),
     accept_changes: bool = False,
+    lower_k_max: bool = False,
 ) -> list[dict[str, Any]]:
     """Train a model with the settings of ``config`` into the run folder ``out``.
 
@@ -43,6 +44,9 @@ def train(
         Names in ``divconq.training.loggers.LOGGERS`` that also receive the log.
     accept_changes : bool
         Continue although image files have changed since the run was started.
+    lower_k_max : bool
+        Lower ``k_max`` to what a small dataset allows, with a warning. By default, a ``k_max`` that no division can
+        reach is an error.
 
     Returns
     -------
@@ -56,10 +60,13 @@ def train(
     on_first(check_loggers, loggers)
     if resume:
         on_first(check_not_locked, out)
+    else:
+        on_first(Run.check_new, out)
     division, epochs = config.division, config.optimisation.epochs
     on_first(warn_if_too_short, epochs, division.strategy, division.k_max, division.divide_every)
     record = on_first(lambda: Run.open(out).split()) if resume else None
-    job = on_every(prepare, config, record, accept_changes=accept_changes)
+    way = "keep" if resume else "lower" if lower_k_max else "check"
+    job = on_every(prepare, config, record, accept_changes=accept_changes, k_max=way)
     check_same_data(job.fingerprints)
     model, dc, step = job.model, job.dc, job.step()
     synchronise(model, dc)

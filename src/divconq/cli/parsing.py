@@ -61,6 +61,7 @@ class Start:
     words: Positional[tuple[str, ...]] = ()
     data: str | None = None
     resume: Path | None = None
+    k_max: str | None = None
     version: bool = False
 
 

@@ -32,13 +32,17 @@ def train_command(start: Start, arguments: TrainArguments, free: dict[str, dict[
         out = (
             arguments.resume or arguments.out or on_first(_free_folder, named or Path(config.data.name).stem)
         )
+        if start.k_max is None and on_first(_unfinished, out):
+            config = config.replace(k_max=on_first(read_config, out).division.k_max)  # it may have been lowered
         again = arguments.resume is not None or on_first(_started_again, out, config)
+        loggers = [name for name in LOGGERS if getattr(arguments, name)]
         _train(
             config,
             out,
             resume=again,
-            loggers=[name for name in LOGGERS if getattr(arguments, name)],
+            loggers=loggers,
             accept_changes=arguments.accept_changes,
+            lower_k_max=start.k_max is None,
         )
     if arguments.analyze and is_first_process():
         write_analysis([out], out / "analysis", device=config.runtime.device)
@@ -85,7 +89,7 @@ def _check(before: Config, arguments: TrainArguments, config: Config, named: str
         )
 
 
-def _train(config: Config, out: Path, *, resume: bool, loggers: list[str], accept_changes: bool) -> None:
+def _train(config: Config, out: Path, *, resume: bool, loggers: list[str], **options: bool) -> None:
     from divconq import train as training
     from divconq.cli.tables import summary
     from divconq.data.images.decoding import UnreadableError
@@ -94,7 +98,7 @@ def _train(config: Config, out: Path, *, resume: bool, loggers: list[str], accep
     try:
         with StopSignals() as stop:
             records = training.train(
-                config, out, resume=resume, stop=stop, loggers=loggers, accept_changes=accept_changes
+                config, out, resume=resume, stop=stop, loggers=loggers, **options
             )
     except KeyboardInterrupt as stopped:
         way = _how_to_continue(out, config, loggers)
@@ -135,9 +139,15 @@ def _may_restart() -> bool:
     return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
 
 
+def _unfinished(out: Path) -> bool:
+    """Return whether torchrun may have started this command before, and its run is not finished."""
+    begun = (out / "config.yaml").is_file() and not (out / "model.safetensors").exists()
+    return _may_restart() and begun
+
+
 def _started_again(out: Path, config: Config) -> bool:
     """Return whether torchrun started this command before, and its run is not finished."""
-    if not _may_restart() or not (out / "config.yaml").is_file() or (out / "model.safetensors").exists():
+    if not _unfinished(out):
         return False
     _report_changes(read_config(out), config, accept=False)
     return True

@@ -21,6 +21,20 @@ def usable_clusters(clusters: Int64[Tensor, " n"], labels: Int64[Tensor, " n"], 
     return torch.bincount(with_two_images, minlength=k) >= 2
 
 
+def most_clusters(labels: Int64[Tensor, " n"]) -> int:
+    """Return the largest power of two K for which images with these labels can fill K usable clusters.
+
+    A class of n images can serve n // 2 clusters, and every cluster needs two different classes.
+
+    >>> most_clusters(torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])), most_clusters(torch.tensor([0, 0, 1, 1]))
+    (2, 1)
+    """
+    pairs, k = labels.bincount() // 2, 1
+    while int(pairs.clamp(max=2 * k).sum()) >= 4 * k:
+        k *= 2
+    return k
+
+
 def most_usable(
     cluster: Callable[[Tensor, int], Tensor],
     x: Float[Tensor, "n d"],

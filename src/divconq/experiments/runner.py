@@ -120,28 +120,17 @@ def plan_text(planned: Collection[PlannedRun], out: Path) -> str:
 
 
 def check_losses(planned: Collection[PlannedRun]) -> None:
-    """Build the loss of every run, so an error in any row appears before the first run starts."""
-    from divconq.losses import make_loss
-    from divconq.model import import_file
+    """Check names, arguments and files of every run, so an error in any row appears before the first run starts."""
+    from divconq.training.setup import check_names
 
     seen: list[object] = []
     for run in planned:
-        settings = run.config.settings()
-        if settings["import_file"] is not None:
-            import_file(settings["import_file"])
-        loss = {name: settings[name] for name in ("loss", "loss_args", "miner", "miner_args", "dim")}
-        if loss in seen:
+        named = (run.config.data, run.config.model, run.config.loss, run.config.optimisation.per_class)
+        if named in seen:
             continue
-        seen.append(loss)
+        seen.append(named)
         try:
-            make_loss(
-                loss["loss"],
-                loss["loss_args"],
-                num_classes=2,
-                dim=loss["dim"],
-                miner=loss["miner"],
-                miner_arguments=loss["miner_args"],
-            )
+            check_names(run.config)
         except ValueError as error:
             raise ValueError(f"row {run.row.name}: {error}") from error
 

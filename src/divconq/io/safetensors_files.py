@@ -1,6 +1,9 @@
 """Read weights from safetensors files. Nothing in a file is executed."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -35,13 +38,25 @@ def load_backbone(network: nn.Module, path: Path) -> dict[str, str]:
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return all tensors and the metadata of a safetensors file. A damaged file raises ValueError."""
+    with _opened(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+
+
+def check_safetensors(path: Path) -> None:
+    """Raise ValueError if a file is missing or not a safetensors file. Reads only its header."""
+    with _opened(path):
+        pass
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
         raise ValueError(f"there is no file {path}; name an existing .safetensors file")
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+            yield file
     except (SafetensorError, OSError) as error:
         raise ValueError(
             f"{path} is not a whole safetensors file ({error}); copy it again, or convert weights of another format "

@@ -10,16 +10,17 @@ anchor the built-in losses are 0 and still have a gradient.
 import inspect
 from collections.abc import Mapping
 
+import torch
 from torch import nn
 
-from divconq.losses.construction import accepted_arguments, check_arguments, construct
+from divconq.losses.construction import accepted_arguments, check_arguments, check_types, construct, try_loss
 from divconq.losses.external import Mined, external_loss, external_miner
 from divconq.losses.margin import MarginLoss
 from divconq.losses.npairs import NPairsLoss
 from divconq.losses.soft_triplet import SoftTripletLoss
 from divconq.losses.triplet import TripletLoss
 
-__all__ = ["MarginLoss", "TripletLoss", "SoftTripletLoss", "NPairsLoss", "LOSSES", "make_loss"]
+__all__ = ["MarginLoss", "TripletLoss", "SoftTripletLoss", "NPairsLoss", "LOSSES", "make_loss", "check_loss"]
 
 LOSSES: dict[str, type[nn.Module]] = {
     "margin": MarginLoss,
@@ -64,6 +65,29 @@ def make_loss(
     return _listed_loss(listed, arguments, num_classes, dim)
 
 
+def check_loss(
+    name: str,
+    arguments: Mapping[str, object] = {},
+    *,
+    dim: int,
+    per_class: int | None = None,
+    miner: str | None = None,
+    miner_arguments: Mapping[str, object] = {},
+) -> None:
+    """Build a loss for two classes and try it on a small batch. Raise ValueError if it cannot be trained with.
+
+    This needs no data, and leaves the random generator of torch as it was.
+
+    >>> check_loss("triplet", {"alpha": 0.1}, dim=8)
+    """
+    with torch.random.fork_rng(devices=()):
+        loss = make_loss(
+            name, arguments, num_classes=2, dim=dim, miner=miner, miner_arguments=miner_arguments
+        )
+    given = {**arguments, **{f"miner.{key}": value for key, value in miner_arguments.items()}}
+    try_loss(name, loss, given, dim, per_class=min(per_class or 4, 64))
+
+
 def _plain(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
@@ -74,15 +98,7 @@ def _listed_loss(name: str, arguments: Mapping[str, object], num_classes: int, d
         switch = inspect.Parameter("learn_beta", inspect.Parameter.KEYWORD_ONLY, default=False)
         accepted = {p.name: p for p in (switch if p.name == "num_classes" else p for p in accepted.values())}
     check_arguments(name, arguments, accepted)
-    for key, value in arguments.items():
-        _check_type(f"{key} of the loss {name}", value, accepted[key].default)
+    check_types(f"the loss {name}", arguments, accepted)
     if arguments.pop("learn_beta", False):
         arguments["num_classes"] = num_classes
     return construct(name, LOSSES[name], arguments, num_classes=num_classes, dim=dim)
-
-
-def _check_type(name: str, value: object, default: object) -> None:
-    """Raise ValueError if the default is a number or a bool and the value is not."""
-    number, switch = isinstance(default, (int, float)), isinstance(default, bool)
-    if number and (not isinstance(value, (int, float)) or isinstance(value, bool) != switch):
-        raise ValueError(f"{name} must be {'true or false' if switch else 'a number'}, got {value!r}")

@@ -35,15 +35,22 @@ class Run:
     folder: Path
     config: Config
 
+    @staticmethod
+    def check_new(folder: Path) -> None:
+        """Raise ValueError if a run cannot be created in the folder."""
+        if folder.exists() or folder.is_symlink():
+            raise ValueError(
+                f"{folder} exists already; choose another --out, or continue it with --resume {folder}"
+            )
+        parent = next(parent for parent in folder.absolute().parents if parent.exists())
+        if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+            raise ValueError(f"{folder} cannot be created in {parent}; choose an --out where you may write")
+
     @classmethod
     def create(cls, folder: Path, config: Config) -> "Run":
         """Create a new run. Raise an error if the folder exists."""
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            raise ValueError(
-                f"{folder} exists already; choose another --out, or continue it with --resume {folder}"
-            ) from None
+        cls.check_new(folder)
+        folder.mkdir(parents=True)
         (folder / "divisions").mkdir()
         write_atomically(folder / "config.yaml", lambda path: path.write_text(to_yaml(config)))
         return cls(folder, config)

@@ -20,9 +20,10 @@ from divconq.data.split_record import SplitRecord
 from divconq.distributed import is_first, size
 from divconq.distributed.collectives import share_batchnorm
 from divconq.divide_and_conquer import DivideAndConquer
-from divconq.losses import make_loss
-from divconq.model import Embedder, import_file, make_model
+from divconq.losses import check_loss, make_loss
+from divconq.model import Embedder, check_backbone, import_file, make_model
 from divconq.training.agreement import data_fingerprints
+from divconq.training.cluster_count import Way, fit_k_max
 from divconq.training.datasets import make_record, open_data
 from divconq.training.embedding import Forward, fast_features
 from divconq.training.optimizer import make_optimizer
@@ -107,30 +108,64 @@ class Job:
         return scores
 
 
-def prepare(config: Config, record: SplitRecord | None = None, *, accept_changes: bool = False) -> Job:
+def check_names(config: Config) -> None:
+    """Raise ValueError for a name, an argument or a file of the config that cannot be used. Opens no data.
+
+    Runs the file of ``--import`` first, because it may register a backbone or a loss.
+    """
+    settings, loss = config.model, config.loss
+    if settings.import_file is not None:
+        import_file(settings.import_file)
+    make_augmentation(config.data.augmentation, config.data.crop, config.data.crop_scale)
+    check_loss(
+        loss.name,
+        loss.args,
+        dim=settings.dim,
+        per_class=config.optimisation.per_class,
+        miner=loss.miner,
+        miner_arguments=loss.miner_args,
+    )
+    check_backbone(
+        settings.backbone,
+        settings.pooling,
+        pretrained=settings.pretrained,
+        weights=settings.backbone_weights,
+    )
+
+
+def prepare(
+    config: Config, record: SplitRecord | None = None, *, accept_changes: bool = False, k_max: Way = "keep"
+) -> Job:
     """Open the data and build network, algorithm and optimiser. Raise ValueError for bad input.
 
     With the ``record`` of a run, its images and their split are used again. ``accept_changes`` allows images that have
-    changed since then.
+    changed since then. ``k_max`` tells whether to ``keep``, ``check`` or ``lower`` the number of clusters, see ``fit_k_max``.
+
+    What is checked fast comes first: names and small files, then the list of images, then the weights of the
+    backbone. Only then are the images decoded, which may take long.
     """
     device = pick_device(config.runtime.device)
-    if config.model.import_file is not None:
-        import_file(config.model.import_file)
+    check_names(config)
     data, validation = open_data(config, record, accept_changes=accept_changes)
+    config = fit_k_max(config, data.train.labels, k_max)
     if validation is not None:
         alone = replace(data, test=validation, gallery=None)
         check_test_images(alone, config.evaluation.ks, config.evaluation.same_camera, called="held-out")
     _check_shares(config.optimisation.batch, data, validation)
     fingerprints = data_fingerprints(data, validation) if size() > 1 else {}
     compiles = _compiles(config, device)
+    torch.manual_seed(config.optimisation.seed)
+    network = _network(config)
     # The compiler loads in the background while images are decoded.
-    with background_work(*(start_compiler, load_compiler) if compiles else ()):
+    with (
+        torch.random.fork_rng(devices=()),
+        background_work(*(start_compiler, load_compiler) if compiles else ()),
+    ):
         images, held_out = data, validation
         data, validation = _read(config, data, validation, device)
-    if record is None and is_first():
-        record = make_record(config, images, held_out)  # after decoding, when the files are in memory
-    torch.manual_seed(config.optimisation.seed)
-    model = _network(config, device, compiles)
+        if record is None and is_first():
+            record = make_record(config, images, held_out)  # after decoding, when the files are in memory
+    model = _on_device(config, network, device, compiles)
     dc, optimizer = _algorithm(config, data.train, model, device)
     return Job(
         config,
@@ -150,10 +185,10 @@ def prepare(config: Config, record: SplitRecord | None = None, *, accept_changes
     )
 
 
-def _network(config: Config, device: torch.device, compiles: bool) -> Embedder:
-    """Return the network on its device. If it is compiled, frozen BatchNorm is folded into the convolutions."""
+def _network(config: Config) -> Embedder:
+    """Return the network with its first weights, on the CPU."""
     settings = config.model
-    model = make_model(
+    return make_model(
         settings.backbone,
         settings.dim,
         pretrained=settings.pretrained,
@@ -164,11 +199,16 @@ def _network(config: Config, device: torch.device, compiles: bool) -> Embedder:
         std=settings.std,
         freeze_batchnorm=settings.freeze_batchnorm,
     )
-    if settings.freeze_batchnorm and compiles:
+
+
+def _on_device(config: Config, model: Embedder, device: torch.device, compiles: bool) -> Embedder:
+    """Return the network on its device. If it is compiled, frozen BatchNorm is folded into the convolutions."""
+    frozen = config.model.freeze_batchnorm
+    if frozen and compiles:
         side = config.data.image_size  # one image on the CPU, because the first call on a GPU is slow
         fold_batchnorm_(model, torch.linspace(0, 1, 3 * side * side).view(1, 3, side, side))
     model = model.to(device)
-    if not settings.freeze_batchnorm:
+    if not frozen:
         model.backbone = share_batchnorm(model.backbone, device)
     return model.to(memory_format=torch.channels_last)
 

@@ -8,7 +8,8 @@ from jaxtyping import Float, Int64
 from torch import Generator, Tensor
 
 from divconq.data.dataset import Dataset, ImageSet, InMemory
-from divconq.data.sources.demo_rendering import BACKGROUNDS, PATTERNS, Beetles, render
+from divconq.data.sources.demo_cache import rendered
+from divconq.data.sources.demo_rendering import BACKGROUNDS, PATTERNS, Beetles
 
 SPECIES, TRAINED = 15, 10  # per family: all species, training species
 IMAGES = 30  # per species
@@ -149,7 +150,7 @@ def _photograph(
     names = tuple(_name(species, int(s)) for s in selected)
     slugs = [name.replace(" ", "-") for name in names]
     paths = tuple(f"{split}/{slugs[c]}_{i:04d}" for c, i in zip(labels.tolist(), nth.tolist(), strict=True))
-    images = render(_beetles(factors, generator), generator)
+    images = rendered(_beetles(factors, generator), generator)
     return ImageSet(InMemory(images), labels, names, paths, factors["family"], factors)
 
 
