@@ -215,8 +215,8 @@ def test_a_state_that_is_not_finite_is_never_saved(small, tmp_path, monkeypatch)
         calls = 0
 
         def forward(self, z, labels):
-            Fails.calls += 1
-            return z.sum() * (float("nan") if Fails.calls == 3 else 1.0)
+            self.calls += 1
+            return z.sum() * (float("nan") if self.calls == 3 else 1.0)
 
     monkeypatch.setitem(LOSSES, "fails", Fails)
     real = NaNGuard.__init__

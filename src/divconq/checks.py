@@ -17,15 +17,25 @@ class SettingError(ValueError):
 
 
 def shown(value: object) -> str:
-    """Return a value for an error message; a long one is cut.
+    """Return a value for an error message, in one line; a long one is cut.
 
     >>> shown("demo"), shown([1] * 1000)
     ("'demo'", '[1, 1, 1, 1, 1, 1, ...]')
     """
     try:
-        return _short.repr(value)
+        return " ".join(_short.repr(value).split())
     except ValueError:  # a number of more than 4,300 digits
         return "a number of too many digits"
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error message, or the kind of error if it has none.
+
+    >>> first_line(RuntimeError("does not fit\\nin detail"))
+    'does not fit'
+    """
+    text = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+    return next(iter(text.strip().splitlines()), type(error).__name__)
 
 
 def check_power_of_two(name: str, value: int) -> None:

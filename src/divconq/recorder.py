@@ -9,9 +9,11 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from divconq.checks import first_line
 from divconq.data.batches.sampler import EpochPlan
 from divconq.data.dataset import label_fingerprint
 from divconq.distributed import anywhere, on_first, wait_for_all
+from divconq.runs.checkpoint_types import load_weights
 from divconq.runs.checkpoints import Checkpoints, algorithm_state
 from divconq.runs.folder import Run
 from divconq.runs.lock import run_lock
@@ -19,7 +21,7 @@ from divconq.training.loggers import Loggers
 from divconq.training.nan_guard import NaNGuard, warn_of_collapse
 from divconq.training.optimizer import load_optimizer
 from divconq.training.progress import Clock, Progress
-from divconq.training.seeds import generator_states, set_generator_states
+from divconq.training.seeds import check_generator_states, generator_states, set_generator_states
 from divconq.training.setup import Job
 from divconq.training.stop_signals import StopSignals
 
@@ -195,15 +197,16 @@ class Recorder:
     def _restore(self, state: dict[str, Any]) -> None:
         """Restore network, algorithm and optimiser from a checkpoint."""
         try:
-            self.job.model.load_state_dict(state["model"])
-            self.dc.load_state_dict(algorithm_state(state))
+            load_weights(self.job.model, state["model"])
+            load_weights(self.dc, algorithm_state(state))
             load_optimizer(self.job.optimizer, state["optimizer"])
             if state["data"] != label_fingerprint(self.job.train):
                 raise ValueError("the training images have other classes")
             self.best, self.losses = state["best"], state["losses"]
             self.clock, self.generators = Clock(state["seconds"]), state["generators"]
+            check_generator_states(self.generators, self.job.device)
         except (KeyError, ValueError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
             raise ValueError(
-                f"the checkpoint does not fit the settings and the data ({reason}); resume with those of its run"
+                f"the checkpoint does not fit the settings and the data ({first_line(error)}); resume with those of "
+                "its run"
             ) from error

@@ -155,7 +155,8 @@ def test_snapshot_has_the_network_and_masks_of_a_checkpoint(tmp_path, kind):
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
     run = make_run(tmp_path)
     state = {"model": make_model("small", 16).state_dict(), "masks": masks_of(2).state_dict()}
-    checkpoints.save(run.folder, "last", state)
+    whole = {"epoch": 3, "partition": torch.zeros(4, dtype=torch.int64)}
+    checkpoints.save(run.folder, "last", {**whole, **state})
     with pytest.raises(ValueError, match=r"last.pt does not fit config.yaml \(Error"):
         read_run(run.folder).snapshot()
 

@@ -41,11 +41,11 @@ def summary(records: Sequence[Mapping[str, Any]], best_by: str, out: Path) -> st
         rows.append((f"{label} (epoch {record['epoch']})", *(f"{100 * record[name]:.2f}" for name in names)))
     seconds: dict[str, float] = {}
     for record in records:
-        for phase, spent in record["seconds"].items():
+        for phase, spent in record.get("seconds", {}).items():
             seconds[phase] = seconds.get(phase, 0.0) + spent
     total = sum(seconds.values())
     phases = ", ".join(
-        f"{phase} {spent:.1f} s ({100 * spent / total:.0f}%)" for phase, spent in seconds.items()
+        f"{phase} {spent:.1f} s ({100 * spent / max(total, 1e-9):.0f}%)" for phase, spent in seconds.items()
     )
     score = title(best_by.removeprefix("val_"))
     where = "classes held out of training" if best_by.startswith("val_") else "the test classes"

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map_only
 
 from divconq.distributed import first_only
 from divconq.io.atomic import sync_folder, temporary_name, write_atomically
+from divconq.runs.checkpoint_types import check_types
 
 FORMAT = "divconq checkpoint 3"
 READABLE = (FORMAT, "divconq checkpoint 2")  # format 2 has the entries that algorithm_state translates
@@ -161,6 +162,10 @@ def read(path: Path) -> State:
         raise ValueError(f"{path} is damaged or not a checkpoint ({_reason(error)}); {REMEDY}") from error
     if not isinstance(state, dict) or state.get("format") not in READABLE:
         raise ValueError(f"{path} is not a checkpoint of this version of divconq; {REMEDY}")
+    try:
+        check_types(state)
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); {REMEDY}") from error
     return state
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from divconq.checks import first_line
 from divconq.config import Config, read_config, to_yaml
 from divconq.data.images.transform import Transform
 from divconq.data.split_record import SplitRecord
@@ -18,9 +19,10 @@ from divconq.io.atomic import remove_unfinished, write_atomically
 from divconq.masks import Masks
 from divconq.model import Embedder, make_model
 from divconq.runs import checkpoints
+from divconq.runs.checkpoint_types import check_complete, load_weights
+from divconq.runs.checkpoints import REMEDY
 from divconq.runs.exported import load_model, save_model
-
-OLD_LOG_KEYS = {"lonely": "without_positive", "waiting": "left_out"}
+from divconq.runs.log_records import parse_record
 
 
 @dataclass(frozen=True)
@@ -93,22 +95,26 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """Return the log, one record per epoch, with current key names.
 
-        An incomplete last line, left by a crash, is ignored. A damaged line before it raises ValueError.
+        An incomplete last line, left by a crash, is ignored. A damaged line before it raises ValueError, and so does
+        a line that is not the record of a later epoch.
         """
-        file, records = self.folder / "metrics.jsonl", []
-        lines = file.read_text(encoding="utf-8-sig").splitlines() if file.exists() else []
+        file, records = self.folder / "metrics.jsonl", list[dict[str, Any]]()
+        text = file.read_bytes().decode("utf-8-sig", errors="replace") if file.exists() else ""
+        lines = text.rstrip("\n").split("\n") if text else []
         for number, line in enumerate(lines, 1):
             try:
-                record = json.loads(line)
+                records.append(parse_record(line, after=records[-1]["epoch"] if records else 0))
             except json.JSONDecodeError:
                 if number == len(lines):
                     break
                 raise ValueError(
                     f"line {number} of {file} is damaged; remove it, or copy the file again from its source"
                 ) from None
-            if isinstance(record, dict):
-                record = {OLD_LOG_KEYS.get(key, key): value for key, value in record.items()}
-            records.append(record)
+            except ValueError as error:
+                raise ValueError(
+                    f"line {number} of {file} is not the record of an epoch: {error}; remove it, or copy the file "
+                    "again from its source"
+                ) from error
         return records
 
     def rewind(self, epochs: int, divisions: int, config: Config) -> None:
@@ -119,7 +125,8 @@ class Run:
         write_atomically(self.folder / "metrics.jsonl", lambda path: path.write_text("".join(kept)))
         write_atomically(self.folder / "config.yaml", lambda path: path.write_text(to_yaml(config)))
         for file in (self.folder / "divisions").glob("epoch_*.safetensors"):
-            if int(file.stem.removeprefix("epoch_")) >= divisions:
+            epoch = file.stem.removeprefix("epoch_")
+            if epoch.isdecimal() and int(epoch) >= divisions:
                 file.unlink()
 
     @first_only
@@ -134,7 +141,12 @@ class Run:
 
     def load(self, which: Literal["last", "best"] = "last") -> dict[str, Any]:
         """Return the contents of a checkpoint, on the CPU. Nothing in the file is executed."""
-        return checkpoints.load(self.folder, which)
+        state = checkpoints.load(self.folder, which)
+        try:
+            check_complete(state)
+        except ValueError as error:
+            raise ValueError(f"the {which} checkpoint in {self.folder} is damaged ({error}); {REMEDY}") from error
+        return state
 
     def resume(self) -> dict[str, Any] | None:
         """Return the checkpoint to resume from. If none was written yet, warn and return None."""
@@ -165,7 +177,12 @@ def conquered_model(config: Config, state: dict[str, Any]) -> Embedder:
     """Return the conquered model of a checkpoint of any format, ready for inference."""
     model = make_model(config.model.backbone, config.model.dim, pooling=config.model.pooling)
     masks = Masks(config.model.dim, config.division.k_max, config.masks.kind, config.masks.conquer)
-    model.load_state_dict(state["model"])
-    masks.load_state_dict(checkpoints.masks_state(state))
+    try:
+        load_weights(model, state["model"])
+        load_weights(masks, checkpoints.masks_state(state))
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"the checkpoint does not fit config.yaml ({first_line(error)}); restore the config.yaml of the training"
+        ) from error
     model.transform = Transform(config.data.image_size, config.data.resize)
     return model.fold_(masks.conquer().detach()).eval()

@@ -6,6 +6,9 @@ import torch
 from torch import nn
 from torch.optim import Adam, Optimizer
 
+from divconq.checks import shown
+
+MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
 NORMS = (
     nn.BatchNorm1d,
     nn.BatchNorm2d,
@@ -58,20 +61,33 @@ def _norm_parameters(network: nn.Module) -> list[nn.Parameter]:
 
 
 def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Restore the moments. Learning rates, weight decays and device options keep their current values.
+    """Restore the moments. All options, such as learning rates, keep their current values.
+
+    Raise ValueError if the moments are not those of the optimiser's parameters.
 
     >>> adam = make_optimizer(nn.Linear(2, 4), lr=1e-5, weight_decay=1e-3)
     >>> load_optimizer(adam, adam.state_dict())
     """
-    kept = ("fused", "capturable", "lr", "weight_decay")
     groups = [
-        {**saved, **{name: own[name] for name in kept if name in own}}
+        {**own, "params": saved["params"]}
         for saved, own in zip(state["param_groups"], optimizer.param_groups, strict=True)
     ]
+    numbers = [number for group in groups for number in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    shapes = {number: parameter.shape for number, parameter in zip(numbers, parameters, strict=True)}
     moments = {
-        number: {
-            name: moment.cpu() if isinstance(moment, torch.Tensor) else moment for name, moment in of.items()
-        }
+        number: {name: _checked_moment(name, moment, shapes[number]) for name, moment in of.items()}
         for number, of in state["state"].items()
     }  # from the CPU, torch moves each to its parameter; a step count would stay on the device it was saved from
+    for of in moments.values():
+        if of.keys() != MOMENTS:
+            raise ValueError(f"Adam has {', '.join(sorted(MOMENTS))} for a parameter, got {', '.join(sorted(of))}")
     optimizer.load_state_dict({"state": moments, "param_groups": groups})
+
+
+def _checked_moment(name: str, moment: object, shape: torch.Size) -> torch.Tensor:
+    """Return a moment on the CPU. Raise ValueError if it has another type or shape than that of its parameter."""
+    shape = torch.Size() if name == "step" else shape
+    if not isinstance(moment, torch.Tensor) or not moment.is_floating_point() or moment.shape != shape:
+        raise ValueError(f"{name} of Adam must be a tensor of shape {tuple(shape)}, got {shown(moment)}")
+    return moment.cpu()

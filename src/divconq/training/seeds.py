@@ -55,3 +55,21 @@ def set_generator_states(states: dict[str, Any], device: torch.device) -> None:
     random.setstate(states["python"])
     if device.type == "cuda" and "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"], device)
+
+
+def check_generator_states(states: dict[str, Any], device: torch.device) -> None:
+    """Raise ValueError if these are not states of the generators. The generators stay as they are.
+
+    >>> check_generator_states({"torch": torch.zeros(3)}, torch.device("cpu"))
+    Traceback (most recent call last):
+    ValueError: it holds no states of the random generators
+    """
+    if not states:  # between two epochs
+        return
+    before = generator_states(device)
+    try:
+        set_generator_states(states, device)
+    except Exception as error:  # each generator refuses in its own way
+        raise ValueError("it holds no states of the random generators") from error
+    finally:
+        set_generator_states(before, device)
