@@ -29,9 +29,9 @@ def shown(value: object) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error message, or the kind of error if it has none.
+    r"""Return the first line of an error message, or the kind of error if it has none.
 
-    >>> first_line(RuntimeError("does not fit\\nin detail"))
+    >>> first_line(RuntimeError("does not fit\nin detail"))
     'does not fit'
     """
     text = f"there is no {error}" if isinstance(error, KeyError) else str(error)

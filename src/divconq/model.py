@@ -143,12 +143,7 @@ def make_model(
     """
     check_backbone(backbone, pooling, pretrained=pretrained, weights=weights)
     if backbone == "small":
-        network, features, own_mean, own_std = (
-            SmallNet(),
-            SmallNet.num_features,
-            (0.5, 0.5, 0.5),
-            (0.25, 0.25, 0.25),
-        )
+        network, features, own_mean, own_std = _small()
     else:
         network, features, own_mean, own_std = _timm(backbone, pooling, pretrained and weights is None)
     if weights is not None:
@@ -178,13 +173,17 @@ def check_backbone(backbone: str, pooling: Pooling, *, pretrained: bool, weights
         raise ValueError("the backbone 'small' has no pretrained weights; use --no-pretrained")
 
 
+def _small() -> tuple[nn.Module, int, RGB, RGB]:
+    return SmallNet(), SmallNet.num_features, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
+
+
 def _check_timm(backbone: str) -> None:
     import timm
 
     if not timm.is_model(backbone.split(".")[0]):
         raise ValueError(
-            f"unknown backbone {shown(backbone)}: use 'small' or a model of timm (timm.list_models()), or load a module "
-            f"that registers yours with --import FILE.py{did_you_mean(backbone, ['small', *timm.list_models()])}"
+            f"unknown backbone {shown(backbone)}: use 'small' or a model of timm (timm.list_models()), or load a "
+            f"module that registers yours with --import FILE.py{did_you_mean(backbone, ['small', *timm.list_models()])}"
         )
 
 

@@ -12,6 +12,7 @@ from divconq.runs.folder import Run
 from divconq.runs.lock import check_not_locked
 from divconq.training.agreement import check_same_command, check_same_data
 from divconq.training.batches import EpochBatches
+from divconq.training.cluster_count import Way
 from divconq.training.loggers import check_loggers
 from divconq.training.seeds import epoch_seed, seed_all
 from divconq.training.setup import prepare
@@ -65,7 +66,7 @@ def train(
     division, epochs = config.division, config.optimisation.epochs
     on_first(warn_if_too_short, epochs, division.strategy, division.k_max, division.divide_every)
     record = on_first(lambda: Run.open(out).split()) if resume else None
-    way = "keep" if resume else "lower" if lower_k_max else "check"
+    way: Way = "keep" if resume else "lower" if lower_k_max else "check"
     job = on_every(prepare, config, record, accept_changes=accept_changes, k_max=way)
     check_same_data(job.fingerprints)
     model, dc, step = job.model, job.dc, job.step()

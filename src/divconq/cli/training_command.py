@@ -33,7 +33,9 @@ def train_command(start: Start, arguments: TrainArguments, free: dict[str, dict[
             arguments.resume or arguments.out or on_first(_free_folder, named or Path(config.data.name).stem)
         )
         if start.k_max is None and on_first(_unfinished, out):
-            config = config.replace(k_max=on_first(read_config, out).division.k_max)  # it may have been lowered
+            config = config.replace(
+                k_max=on_first(read_config, out).division.k_max
+            )  # it may have been lowered
         again = arguments.resume is not None or on_first(_started_again, out, config)
         loggers = [name for name in LOGGERS if getattr(arguments, name)]
         _train(
@@ -97,9 +99,7 @@ def _train(config: Config, out: Path, *, resume: bool, loggers: list[str], **opt
     say(f"training on {config.data.name} into {out}")
     try:
         with StopSignals() as stop:
-            records = training.train(
-                config, out, resume=resume, stop=stop, loggers=loggers, **options
-            )
+            records = training.train(config, out, resume=resume, stop=stop, loggers=loggers, **options)
     except KeyboardInterrupt as stopped:
         way = _how_to_continue(out, config, loggers)
         fail(f"stopped; {way}", exit_code(stopped))

@@ -197,9 +197,9 @@ def _metrics(runs: Sequence[Result], asked: Sequence[str]) -> list[str]:
 
 def _remark(run: Result) -> str | None:
     """Return a note about a run that is not complete, or None."""
-    done = int((run.metrics.get("epoch") or [0])[-1] or 0)
+    done, epochs = int((run.metrics.get("epoch") or [0])[-1] or 0), run.settings.get("epochs", 0)
     if selected_epoch(run, "last") is None:
-        return f"{run.name} was never evaluated; it has {done} of {run.settings['epochs']} epochs."
-    if done < run.settings["epochs"]:
-        return f"{run.name} is not complete; it has {done} of {run.settings['epochs']} epochs."
+        return f"{run.name} was never evaluated; it has {done} of {epochs} epochs."
+    if done < epochs:
+        return f"{run.name} is not complete; it has {done} of {epochs} epochs."
     return None

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import IO, Any
 
+from divconq.checks import shown
 from divconq.config import upgraded
 from divconq.io.atomic import sync_folder
 
@@ -21,6 +22,12 @@ FORMAT = "divconq result 1"
 DIGITS = 6  # significant digits of a logged value
 SUFFIXES = (".json", ".jsonl")
 Columns = dict[str, list[float | None]]
+KINDS: dict[str, tuple[Any, str]] = {
+    **dict.fromkeys(("table", "row", "code", "hardware", "torch", "date", "name"), (str, "a string")),
+    **dict.fromkeys(("settings", "overrides", "files", "metrics"), (dict, "a table")),
+    "seed": (int, "a whole number"),
+    "seconds": (int | float, "a number"),
+}
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ def columns(records: Sequence[Mapping[str, Any]]) -> Columns:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, float) or (type(value) is int and abs(value) < 10**300)
 
 
 def _short(value: float | None) -> float | None:
@@ -142,21 +149,42 @@ def read_results(folder: Path) -> list[Result]:
 
 def read_result_file(file: Path) -> list[Result]:
     """Return the results in a ``.jsonl`` file, or the one in a ``.json`` file of an older version."""
+    content = file.read_bytes()
     if file.suffix == ".json":
-        return [_parse_result(str(file), file.read_text(), file.stem)]
-    lines = _whole_lines(file.read_bytes()).decode().splitlines()
+        return [_parse_result(str(file), content, file.stem)]
+    lines = _whole_lines(content).splitlines()
     return [_parse_result(f"line {number} of {file}", line) for number, line in enumerate(lines, 1)]
 
 
-def _parse_result(where: str, text: str, name: str = "") -> Result:
+def _parse_result(where: str, content: bytes, name: str = "") -> Result:
     try:
-        values = json.loads(text)
+        values = json.loads(content.decode("utf-8-sig"))
         if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
             raise ValueError(f"its format is not {FORMAT!r}")
-        for key in ("settings", "overrides"):
-            values[key] = upgraded(values[key])
-        return Result(**{"name": name, **values})
-    except (ValueError, TypeError, KeyError) as error:
+        result = Result(**{"name": name, **values})
+        _check_types(result)
+        return dataclasses.replace(
+            result, settings=upgraded(result.settings), overrides=upgraded(result.overrides)
+        )
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(
             f"{where} is not the result of a run ({error}); remove it or copy it again"
         ) from error
+
+
+def _check_types(result: Result) -> None:
+    """Raise ValueError for an entry of a wrong type."""
+    values, columns = vars(result), result.metrics
+    for key, (kind, wanted) in KINDS.items():
+        if not isinstance(values[key], kind) or isinstance(values[key], bool):
+            raise ValueError(f"{key} must be {wanted}, got {shown(values[key])}")
+    for key, column in columns.items():
+        if not isinstance(column, list) or not all(value is None or _is_number(value) for value in column):
+            raise ValueError(f"{key} in metrics must be a list of numbers, got {shown(column)}")
+    epochs = columns.get("epoch", [])
+    if any(type(epoch) is not int for epoch in epochs):
+        raise ValueError(f"epoch in metrics must be whole numbers, got {shown(epochs)}")
+    if any(len(column) != len(epochs) for column in columns.values()):
+        raise ValueError(f"all lists in metrics must have one value for each of {len(epochs)} epochs")
+    if not isinstance(result.settings.get("epochs", 1), int):
+        raise ValueError(f"epochs must be a whole number, got {shown(result.settings['epochs'])}")

@@ -194,7 +194,7 @@ def convert(kind: Any, value: object) -> Any:  # noqa: ANN401
 
 def _plain(kind: type, value: object) -> object:
     numbers = {int: Integral, float: Real}.get(kind)
-    if numbers is not None and isinstance(value, numbers) and not isinstance(value, bool):
+    if numbers is not None and not isinstance(value, bool) and isinstance(value, numbers):
         try:
             value = kind(value)  # also of NumPy's numbers, which are not plain
         except OverflowError:

@@ -46,7 +46,9 @@ def check_arguments(name: str, arguments: Iterable[str], accepted: Collection[st
             )
 
 
-def check_types(name: str, arguments: Mapping[str, object], accepted: Mapping[str, inspect.Parameter]) -> None:
+def check_types(
+    name: str, arguments: Mapping[str, object], accepted: Mapping[str, inspect.Parameter]
+) -> None:
     """Raise ValueError for a number that is not finite, and for a value that must be a number or a bool and is not.
 
     An argument must be a number if its default is one.

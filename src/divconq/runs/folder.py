@@ -145,7 +145,9 @@ class Run:
         try:
             check_complete(state)
         except ValueError as error:
-            raise ValueError(f"the {which} checkpoint in {self.folder} is damaged ({error}); {REMEDY}") from error
+            raise ValueError(
+                f"the {which} checkpoint in {self.folder} is damaged ({error}); {REMEDY}"
+            ) from error
         return state
 
     def resume(self) -> dict[str, Any] | None:

@@ -35,6 +35,7 @@ def fit_k_max(config: Config, labels: Int64[Tensor, " n"], way: Way) -> Config:
             f"{len(labels)} training images of {len(labels.unique())} classes are too few; use --k-max {most}"
         )
     warnings.warn(
-        f"k_max is {k_max}, but {short}, so some clusters may never be usable; lower --k-max to {whole}", stacklevel=2
+        f"k_max is {k_max}, but {short}, so some clusters may never be usable; lower --k-max to {whole}",
+        stacklevel=2,
     )
     return config

@@ -81,7 +81,9 @@ def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
     }  # from the CPU, torch moves each to its parameter; a step count would stay on the device it was saved from
     for of in moments.values():
         if of.keys() != MOMENTS:
-            raise ValueError(f"Adam has {', '.join(sorted(MOMENTS))} for a parameter, got {', '.join(sorted(of))}")
+            raise ValueError(
+                f"Adam has {', '.join(sorted(MOMENTS))} for a parameter, got {', '.join(sorted(of))}"
+            )
     optimizer.load_state_dict({"state": moments, "param_groups": groups})
 
 

@@ -139,7 +139,8 @@ def prepare(
     """Open the data and build network, algorithm and optimiser. Raise ValueError for bad input.
 
     With the ``record`` of a run, its images and their split are used again. ``accept_changes`` allows images that have
-    changed since then. ``k_max`` tells whether to ``keep``, ``check`` or ``lower`` the number of clusters, see ``fit_k_max``.
+    changed since then. ``k_max`` tells whether to ``keep``, ``check`` or ``lower`` the number of clusters, see
+    ``fit_k_max``.
 
     What is checked fast comes first: names and small files, then the list of images, then the weights of the
     backbone. Only then are the images decoded, which may take long.

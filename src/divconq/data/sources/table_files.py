@@ -6,6 +6,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TypeAlias
 
+from divconq.checks import first_line
 from divconq.data.images.file_checks import first_three
 
 BOX = ("x1", "y1", "x2", "y2")
@@ -75,7 +76,7 @@ def _read_parquet(path: Path) -> dict[str, list[str]]:
             table = file.read(columns=names)
             columns = table.to_pydict()
     except Exception as error:  # a damaged file raises many kinds of errors
-        raise ValueError(f"{path} must be a Parquet file, got {error}; save it again") from error
+        raise ValueError(f"{path} must be a Parquet file, got {first_line(error)}; save it again") from error
     _check_heading(path, names)
     for name, column in columns.items():
         wrong = [(row, value) for row, value in enumerate(column, 1) if not isinstance(value, ALLOWED)]
