@@ -56,13 +56,13 @@ from divconq.evaluation import evaluate, one_gallery_image
 from divconq.evaluation.neighbours import nearest
 from divconq.experiments.figures import overrides_of
 from divconq.experiments.flags import parse_changes, parse_seeds
-from divconq.experiments.results import Result, read_results
+from divconq.experiments.results import Result, append_result, read_results
 from divconq.experiments.runner import check_losses, plan
 from divconq.experiments.settings import portable
 from divconq.experiments.statistics import paired_difference, summarise
 from divconq.experiments.table import load_table, parse_table
 from divconq.io import locks
-from divconq.losses import make_loss
+from divconq.losses import check_loss, make_loss
 from divconq.masks import Masks
 from divconq.model import import_file, make_model
 from divconq.recorder import Recorder
@@ -120,7 +120,7 @@ TINY = Config.of(
     workers=1,
     device="cpu",
 )
-FLAGS = "--image-size 16 --resize 20 --backbone small --no-pretrained --dim 8 --batch 4 --epochs 1 --k-max 2"
+FLAGS = "--image-size 16 --resize 20 --backbone small --no-pretrained --dim 8 --batch 4 --epochs 1 --k-max 1"
 FLAGS += " --ks 1 --workers 1 --device cpu"
 
 
@@ -326,6 +326,60 @@ def resumed(change: Callable[[bytes], bytes] = lambda content: content, **state:
     main("train", "--resume", "run")
 
 
+def saved(**state: object) -> None:
+    """A run with a checkpoint that holds this."""
+    checkpoints.save(run().folder, "last", state)
+
+
+def logged(line: str) -> None:
+    """Compare a run whose log has this second line."""
+    (run().folder / "metrics.jsonl").write_text('{"epoch": 1}\n' + line + '\n{"epoch": 3}\n')
+    main("compare", "run")
+
+
+def of_whole_numbers() -> dict[str, torch.Tensor]:
+    return {name: value.long() for name, value in make_model("small", 8).state_dict().items()}
+
+
+def moments(**of_first: torch.Tensor) -> dict[str, object]:
+    """The state of Adam with these moments of its first parameter."""
+    photos()
+    state = prepare(TINY).optimizer.state_dict()
+    return {**state, "state": {0: of_first}}
+
+
+def another_model() -> None:
+    parts = {"model": {}, "masks": Masks(8, 2).state_dict(), "partition": torch.zeros(4, dtype=torch.int64)}
+    saved(epoch=1, **parts)
+    Run.open("run").model()
+
+
+def endless() -> dict[str, object]:
+    table: dict[str, object] = {}
+    table["a"] = table
+    return table
+
+
+def many_aliases() -> str:
+    return "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 40))
+
+
+def mined(**arguments: object) -> None:
+    loss("TripletMarginLoss", "TripletMarginMiner", arguments)
+
+
+class Rows(torch.nn.Module):
+    """A loss that returns a value for each image."""
+
+    def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return embeddings.sum(1) * 0
+
+
+def no_number() -> None:
+    with patch.dict("divconq.losses.LOSSES", {"mine": Rows}):
+        check_loss("mine", dim=2, per_class=2)
+
+
 def of_another_version() -> None:
     with patch("divconq.runs.checkpoints.FORMAT", "divconq checkpoint 0"):
         folder_ = run().folder
@@ -437,6 +491,11 @@ def two_settings() -> None:
         for change in ({"epochs": 3}, {"epochs": 4})
     ]
     overrides_of(made, results, {})
+
+
+def wrong_result() -> None:
+    append_result(Path("results/t.jsonl"), Result("t", "plain", "first", {}, {}, {}, "", "", "", "", 0.0, {}))
+    read_results(Path("results"))
 
 
 def without(package: str, make: Callable[[], object]) -> Callable[[], object]:
@@ -586,7 +645,8 @@ def registered() -> Path:
 
 
 def changed_after() -> None:
-    checkpoints.save(run().folder, "last", {"model": {}, "masks": {}})
+    parts = {"model": {}, "masks": Masks(8, 2).state_dict(), "partition": torch.zeros(4, dtype=torch.int64)}
+    checkpoints.save(run().folder, "last", {"epoch": 1, **parts})
     read_run(Path("run")).snapshot()
 
 
@@ -702,6 +762,19 @@ SETTINGS = (
         "a count or a weight that is too small (of `epochs`, `batch`, `dim`, `per_class`, ...)",
         lambda: Config.of(epochs=0),
     ),
+    Refusal(
+        "a count, a weight or a size that is absurd (of `epochs`, `batch`, `image_size`, `workers`, ...)",
+        lambda: Config.of(epochs=10**18),
+    ),
+    Refusal("a colour mean of pixels from 0 to 255", lambda: Config.of(mean=(123.7, 116.3, 103.5))),
+    Refusal(
+        "Python objects in the arguments of a loss",
+        lambda: Config.of(loss_args={"alpha": {1, 2}}),
+        "give a number or a word",
+    ),
+    Refusal("numbers as names of arguments", lambda: Config.of(loss_args={1: 2}), "use words as names"),
+    Refusal("arguments that contain themselves", lambda: Config.of(loss_args=endless()), "use fewer levels"),
+    Refusal("a number that only Python reads", lambda: main("train", "demo", "--epochs", "1_000")),
     Refusal("a setting that does not exist, in Python", lambda: Config.of(kmax=4)),
     Refusal("a setting in place of a section", lambda: Config(data="cub")),
     Refusal("a device that does not exist", lambda: Config.of(device="gpu")),
@@ -741,6 +814,11 @@ SETTINGS = (
     Refusal("a `config.yaml` that is no YAML", lambda: from_yaml("ks: [1")),
     Refusal("a bracket that is not closed", lambda: (photos(), train("--loss.alpha", "[1"))),
     Refusal("a `config.yaml` that is no table", lambda: from_yaml("- 1"), "copy the file again"),
+    Refusal("a key of `config.yaml` that is there twice", lambda: from_yaml("k_max: 2\nk_max: 4")),
+    Refusal("the same, in a section and outside", lambda: from_yaml("division: {k_max: 2}\nk_max: 4")),
+    Refusal("YAML that is nested without end", lambda: from_yaml("loss_args: &a {b: *a}")),
+    Refusal("YAML whose aliases grow without end", lambda: from_yaml(many_aliases())),
+    Refusal("YAML of megabytes", lambda: from_yaml("# " + "x" * 10**6)),
     Refusal("a word in `config.yaml` for a number", lambda: from_yaml("k_max: four")),
     Refusal("a number in `config.yaml` for a list", lambda: from_yaml("ks: 1")),
     Refusal(
@@ -945,6 +1023,15 @@ LOSSES = (
     Refusal("an argument that is no number", lambda: loss("triplet", alpha="wide"), "give a number"),
     Refusal("arguments that the loss refuses", lambda: loss("margin", beta=0.0)),
     Refusal("a sphere of one dimension", lambda: loss("margin", sampling_dim=1)),
+    Refusal("an argument of a miner that is no number", lambda: mined(margin="abc")),
+    Refusal("an argument that is not finite", lambda: loss("margin", beta=float("inf"))),
+    Refusal(
+        "an argument so large that the loss overflows",
+        lambda: check_loss("triplet", {"alpha": 1e300}, dim=8),
+        "use a smaller one",
+    ),
+    Refusal("fewer classes than the data has", lambda: loss("ProxyNCALoss", num_classes=3)),
+    Refusal("a loss that returns no number", no_number, "return a scalar"),
     Refusal("a negative margin", lambda: loss("triplet", alpha=-1.0)),
     Refusal("a scale of zero", lambda: loss("npairs", scale=0.0)),
     Refusal("a miner for one of our losses", lambda: loss("margin", miner="BatchHardMiner")),
@@ -1004,10 +1091,32 @@ DIVISION = (
     Refusal("groups of one image", lambda: sampled(per_class=1)),
     Refusal("a batch that is no multiple", lambda: sampled(per_class=3)),
     Refusal("no cluster with two classes of two images", lambda: sampled(labels=torch.arange(8))),
+    Refusal("more clusters than the images can fill", lambda: (photos(), train("--k-max", "2"))),
 )
 
 RUNS = (
     Refusal("a run folder that exists", lambda: (run(), train())),
+    Refusal("a run folder below a file", lambda: (photos(), write("file", ""), train("--out", "file/run"))),
+    Refusal("a log with a line that is no table", lambda: logged("5"), "remove the line"),
+    Refusal("a log with an epoch twice", lambda: logged('{"epoch": 1}'), "remove the line"),
+    Refusal(
+        "a log with a word for a number", lambda: logged('{"epoch": 2, "loss": "low"}'), "remove the line"
+    ),
+    Refusal("a log with brackets without end", lambda: logged("[" * 5000), "remove the line"),
+    Refusal("a checkpoint whose epoch is a word", lambda: resumed(epoch="3")),
+    Refusal("a checkpoint with other steps than losses", lambda: resumed(step=2, losses=torch.zeros(1))),
+    Refusal("a checkpoint that lacks the network", lambda: (saved(epoch=1), Run.open("run").load())),
+    Refusal("a checkpoint with a network of whole numbers", lambda: restored(model=of_whole_numbers())),
+    Refusal("a checkpoint with other random states", lambda: restored(generators={"torch": torch.zeros(3)})),
+    Refusal(
+        "a checkpoint with moments of another shape",
+        lambda: restored(optimizer=moments(exp_avg=torch.zeros(3))),
+    ),
+    Refusal(
+        "a checkpoint with moments of another optimiser",
+        lambda: restored(optimizer=moments(step=torch.tensor(1.0))),
+    ),
+    Refusal("a model of a run whose settings were changed", another_model, varies=r"(?<=yaml \().*(?=\);)"),
     Refusal("`--resume` of what is no run", lambda: main("train", "--resume", "photos")),
     Refusal("a folder that is no run", lambda: main("eval", "photos")),
     Refusal(
@@ -1133,6 +1242,7 @@ TABLES = (
     Refusal(
         "a result that is damaged", lambda: (write("results/a.json", "{}"), read_results(Path("results")))
     ),
+    Refusal("a result with a word for a seed", wrong_result),
     Refusal("results of several settings", two_settings, "name one of them"),
     Refusal("no results to summarise", lambda: summarise([]), "run the table first"),
     Refusal(

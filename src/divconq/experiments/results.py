@@ -162,7 +162,8 @@ def _parse_result(where: str, content: bytes, name: str = "") -> Result:
         if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
             raise ValueError(f"its format is not {FORMAT!r}")
         result = Result(**{"name": name, **values})
-        _check_types(result)
+        if problem := _type_problem(result):
+            raise ValueError(problem)
         return dataclasses.replace(
             result, settings=upgraded(result.settings), overrides=upgraded(result.overrides)
         )
@@ -172,19 +173,19 @@ def _parse_result(where: str, content: bytes, name: str = "") -> Result:
         ) from error
 
 
-def _check_types(result: Result) -> None:
-    """Raise ValueError for an entry of a wrong type."""
+def _type_problem(result: Result) -> str:
+    """Return what is wrong with the types of a result, or ""."""
     values, columns = vars(result), result.metrics
     for key, (kind, wanted) in KINDS.items():
         if not isinstance(values[key], kind) or isinstance(values[key], bool):
-            raise ValueError(f"{key} must be {wanted}, got {shown(values[key])}")
+            return f"{key} must be {wanted}, got {shown(values[key])}"
     for key, column in columns.items():
         if not isinstance(column, list) or not all(value is None or _is_number(value) for value in column):
-            raise ValueError(f"{key} in metrics must be a list of numbers, got {shown(column)}")
+            return f"{key} in metrics must be a list of numbers, got {shown(column)}"
     epochs = columns.get("epoch", [])
     if any(type(epoch) is not int for epoch in epochs):
-        raise ValueError(f"epoch in metrics must be whole numbers, got {shown(epochs)}")
+        return f"epoch in metrics must be whole numbers, got {shown(epochs)}"
     if any(len(column) != len(epochs) for column in columns.values()):
-        raise ValueError(f"all lists in metrics must have one value for each of {len(epochs)} epochs")
-    if not isinstance(result.settings.get("epochs", 1), int):
-        raise ValueError(f"epochs must be a whole number, got {shown(result.settings['epochs'])}")
+        return f"all lists in metrics must have one value for each of {len(epochs)} epochs"
+    trained = result.settings.get("epochs", 1)
+    return "" if isinstance(trained, int) else f"epochs must be a whole number, got {shown(trained)}"

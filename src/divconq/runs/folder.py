@@ -82,7 +82,7 @@ class Run:
 
     def training_labels(self) -> str | None:
         """Return the ``label_fingerprint`` of the training images, as the last checkpoint has it; None without one."""
-        return str(self.load()["data"]) if checkpoints.exist(self.folder) else None
+        return checkpoints.load(self.folder).get("data") if checkpoints.exist(self.folder) else None
 
     @first_only
     def log(self, record: dict[str, Any]) -> None:
