@@ -14,7 +14,8 @@ from PIL import Image
 
 from divconq.data.dataset import ImageSet, InMemory, subset
 from divconq.data.images import cache, cache_reuse, decoding, workers
-from divconq.data.images.cache import Cached, cached
+from divconq.data.images.cache import Cached, cached, reuse_cached
+from divconq.data.images.contents import content_hashes
 from divconq.data.images.decoding import UnreadableError
 from divconq.data.images.fingerprints import cache_folder
 from divconq.data.sources.folder import flat_folder
@@ -671,3 +672,56 @@ def test_older_cache_is_used_for_jpegs_only_and_deleted(photos, store, decoded, 
     assert sorted(decoded.names) == [f"{i}.png" for i in (1, 3, 5, 7, 9)]
     assert kinds(store) == sorted([*FINISHED, ".lock"])
     assert not old.exists()
+
+
+# Home directory and permissions
+
+
+@pytest.fixture
+def homeless(monkeypatch):
+    """The user has no home directory, as in some containers."""
+
+    def home():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("DIVCONQ_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", home)
+
+
+@pytest.mark.usefixtures("homeless")
+def test_unknown_home_directory_is_an_error_only_for_the_cache(photos):
+    images = opened(photos)
+    assert len(everything(images)) == len(everything(reuse_cached(images))) == 10
+    assert len(set(content_hashes(images.store.files, workers=1))) == 10
+    with pytest.raises(
+        ValueError, match=r"the home directory is unknown; set DIVCONQ_CACHE to a folder .* --no-cache"
+    ):
+        cached(images)
+
+
+@pytest.mark.parametrize("home", ["/proc", "{file}/below"])
+def test_home_directory_that_cannot_be_written_is_an_error_only_for_the_cache(
+    photos, tmp_path, monkeypatch, home
+):
+    (tmp_path / "file").touch()
+    for name in ("DIVCONQ_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", home.format(file=tmp_path / "file"))
+    images = opened(photos)
+    assert len(everything(images)) == len(everything(reuse_cached(images))) == 10
+    with pytest.raises(ValueError, match=r"the cache in .*divconq cannot be used \(.*\); set DIVCONQ_CACHE"):
+        cached(images)
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o077, 0o600), (0o022, 0o644)])
+def test_files_have_the_permissions_of_the_umask(photos, store, monkeypatch, umask, mode):
+    monkeypatch.setenv("DIVCONQ_CACHE", str(store))
+    before = os.umask(umask)
+    try:
+        content_hashes(opened(photos).store.files, workers=1)
+        cached(opened(photos))
+    finally:
+        os.umask(before)
+    modes = {file.suffix: file.stat().st_mode & 0o777 for file in store.iterdir()}
+    assert modes == dict.fromkeys([*FINISHED, ".contents", ".sizes"], mode)

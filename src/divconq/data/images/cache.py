@@ -25,12 +25,11 @@ from divconq.data.images.cache_reuse import FORMAT, delete_superseded, find_cach
 from divconq.data.images.decoding import Box, UnreadableError, decode, prepare_pillow
 from divconq.data.images.file_checks import refuse_unreadable
 from divconq.data.images.files import ImageFiles
-from divconq.data.images.fingerprints import cache_folder, fingerprint
+from divconq.data.images.fingerprints import REMEDY, cache_folder, fingerprint
 from divconq.data.images.workers import map_in_threads, parallel_map
 from divconq.io.atomic import FULL
 
 CHUNK = 1024  # images between two updates of ``.done``
-REMEDY = "set DIVCONQ_CACHE to a folder with room, or add --no-cache to decode images on every load"
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,11 @@ def reuse_cached(images: ImageSet, folder: Path | None = None) -> ImageSet:
     ...     before, type(reuse_cached(images, cache).store).__name__
     ('ImageFiles', 'Cached')
     """
-    return replace(images, store=_reused(images.store, cache_folder() if folder is None else folder))
+    try:
+        folder = cache_folder() if folder is None else folder
+    except ValueError:  # there is none
+        return images
+    return replace(images, store=_reused(images.store, folder))
 
 
 def _reused(store: ImageStore, folder: Path) -> ImageStore:

@@ -61,15 +61,16 @@ def content_hashes(files: Sequence[Path], workers: int) -> list[str]:
     ['']
     """
     key = hashlib.sha256(" ".join(map_in_threads(fingerprint, files, workers)).encode()).hexdigest()
-    cache = cache_folder() / f"{key}.contents"
     with suppress(OSError, ValueError):
+        cache = cache_folder() / f"{key}.contents"
         stored = np.fromfile(cache, np.uint8).reshape(len(files), BYTES)
         return [row.tobytes().hex() for row in stored]
     distinct = list(dict.fromkeys(files))
     hashes = dict(zip(distinct, map_in_threads(_file_hash, distinct, workers), strict=True))
     found = [hashes[file] for file in files]
     if all(found):
-        with suppress(OSError):  # the disk is full or read-only
+        with suppress(OSError, ValueError):  # the disk is full or read-only, or there is no folder
+            cache = cache_folder() / f"{key}.contents"
             cache.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(cache, lambda path: path.write_bytes(bytes.fromhex("".join(found))))
     return found

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from divconq.data.images.decoding import Box
 
+REMEDY = "set DIVCONQ_CACHE to a folder with room, or add --no-cache to decode images on every load"
+
 
 def cache_folder() -> Path:
     """Return the cache directory: $DIVCONQ_CACHE, else $XDG_CACHE_HOME/divconq, else ~/.cache/divconq.
@@ -13,9 +15,14 @@ def cache_folder() -> Path:
     >>> cache_folder().is_absolute()
     True
     """
-    if folder := os.environ.get("DIVCONQ_CACHE"):
-        return Path(folder).expanduser().absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "divconq"
+    try:
+        if folder := os.environ.get("DIVCONQ_CACHE"):
+            return Path(folder).expanduser().absolute()
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "divconq"
+    except RuntimeError as error:  # for example a container without HOME, whose user has no name
+        raise ValueError(
+            f"the cache has no folder, because the home directory is unknown; {REMEDY}"
+        ) from error
 
 
 def fingerprint(file: Path, box: Box | None = None) -> str:

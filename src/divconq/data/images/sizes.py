@@ -57,12 +57,13 @@ def upright_sizes(files: Sequence[Path], workers: int) -> Int64[Tensor, "n 2"]:
     """
     fingerprints = map_in_threads(fingerprint, files, workers)
     key = hashlib.sha256(" ".join([f"format {FORMAT}", *fingerprints]).encode()).hexdigest()
-    cache = cache_folder() / f"{key}.sizes"
     with suppress(OSError, ValueError):
+        cache = cache_folder() / f"{key}.sizes"
         return torch.from_numpy(np.fromfile(cache, np.int64).reshape(len(files), 2))
     sizes = _read_sizes(files, workers)
     if not (sizes == UNKNOWN[0]).any():
-        with suppress(OSError):  # the disk is full or read-only
+        with suppress(OSError, ValueError):  # the disk is full or read-only, or there is no folder
+            cache = cache_folder() / f"{key}.sizes"
             cache.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(cache, sizes.numpy().tofile)
     return sizes
