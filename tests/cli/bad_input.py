@@ -167,15 +167,37 @@ def edited(old: str, new: str) -> Path:
     return write("list.csv", text.replace(old, new))
 
 
-def png(width: int, height: int) -> bytes:
+def png(width: int, height: int, depth: int = 8, *chunks: tuple[bytes, bytes]) -> bytes:
     """The bytes of an image that claims this size."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
-    heading = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    heading = struct.pack(">IIBBBBB", width, height, depth, 2, 0, 0, 0)
     pixels = zlib.compress(bytes(1000))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", heading) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+    parts = [(b"IHDR", heading), *chunks, (b"IDAT", pixels), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
+
+
+def tiff(kind: type[np.generic]) -> bytes:
+    """The bytes of a grey image with values of this type."""
+    stream = io.BytesIO()
+    Image.fromarray(np.ones((8, 8), kind)).save(stream, "TIFF")
+    return stream.getvalue()
+
+
+def planes_of_16_bits() -> bytes:
+    """The bytes of a colour image of 8 x 8 pixels, with 16 bits per channel, channel by channel."""
+    tags = {256: 8, 257: 8, 258: (16,) * 3, 259: 1, 262: 2, 273: (140, 268, 396), 277: 3, 278: 8, 284: 2}
+    start = 8 + 2 + 12 * len(tags) + 4
+    entries = tail = b""
+    for tag, values in tags.items():
+        numbers = values if isinstance(values, tuple) else (values,)
+        data = struct.pack(f"<{len(numbers)}H", *numbers)
+        field = data.ljust(4, b"\0") if len(data) <= 4 else struct.pack("<I", start + len(tail))
+        tail += data if len(data) > 4 else b""
+        entries += struct.pack("<HHI", tag, 3, len(numbers)) + field
+    return b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(4) + tail + bytes(384)
 
 
 def eps() -> bytes:
@@ -229,6 +251,49 @@ def checked(content: bytes) -> None:
     photos()
     write("photos/test/dog/odd.png", content)
     main("data", "check", "photos")
+
+
+def linked(link: str, target: str) -> None:
+    """Train on photos of which one is a link to another one."""
+    photos()
+    Path(f"photos/{link}").symlink_to(Path(f"photos/{target}").resolve())
+    train()
+
+
+def not_utf8() -> None:
+    photos()
+    photo(os.fsdecode(b"photos/train/caf\xe9/0.png"))
+    train()
+
+
+def without_permission() -> None:
+    photos()
+    denied = PermissionError(errno.EACCES, "Permission denied", "photos/train/ant")
+    with patch("os.scandir", side_effect=denied):
+        read_folder("photos")
+
+
+def pipe() -> None:
+    images = flat_folder(photos("ant", images=2), size=8, workers=1)
+    Path("photos/ant/1.png").unlink()
+    os.mkfifo("photos/ant/1.png")
+    images.store.load(torch.tensor([1]))
+
+
+def parquet(label: Sequence[object]) -> None:
+    import pyarrow  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    from pyarrow import parquet as files  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+    files.write_table(pyarrow.table({"path": ["1.jpg", "2.jpg"], "label": label}), "list.parquet")
+    read_table(Path("list.parquet"))
+
+
+def homeless() -> None:
+    with (
+        patch.dict(os.environ, {"DIVCONQ_CACHE": "", "XDG_CACHE_HOME": ""}),
+        patch("pathlib.Path.home", side_effect=RuntimeError("Could not determine home directory.")),
+    ):
+        cached(flat_folder(photos(), size=8, workers=1))
 
 
 def cub(**changes: str) -> Path:
@@ -844,6 +909,21 @@ OWN_DATA = (
     Refusal("fewer than four classes, and no split", lambda: read_folder(photos("ant bee cat"))),
     Refusal("`train/` without `test/`", lambda: read_folder(photos("train/ant train/bee"))),
     Refusal("`train/` of one class", lambda: read_folder(photos("train/ant test/cat"))),
+    Refusal("a link that gives an image two labels", lambda: linked("train/bee/2.png", "train/ant/0.png")),
+    Refusal(
+        "a link to an image of train in another split",
+        lambda: (photos("train/ant test/ant"), linked("test/ant/2.png", "train/ant/0.png")),
+    ),
+    Refusal(
+        "a link that gives an image two labels, to `data check`",
+        lambda: (
+            photos(),
+            Path("photos/train/bee/2.png").hardlink_to("photos/train/ant/0.png"),
+            main("data", "check", "photos"),
+        ),
+    ),
+    Refusal("a name that is not UTF-8", not_utf8),
+    Refusal("a class folder without permission to read", without_permission),
     Refusal("no image at all, for `embed`", lambda: (Path("photos").mkdir(), flat_folder("photos"))),
     Refusal("a share of test classes out of range", lambda: draw_test_classes("abcd", 1.5, seed=0)),
     Refusal("a table that is not there", lambda: read_table(Path("list.csv"))),
@@ -858,6 +938,9 @@ OWN_DATA = (
     Refusal(
         "a Parquet file, without pyarrow", without("pyarrow", lambda: read_table(write("list.parquet", "x")))
     ),
+    Refusal("NaN in a Parquet file", lambda: parquet([1.0, float("nan")])),
+    Refusal("a Parquet column of another type", lambda: parquet([b"ant", b"bee"])),
+    Refusal("a label of a Parquet file that is a fraction", lambda: parquet([1.0, 0.5])),
     Refusal("a column that is twice in a table", lambda: read_table(table(heading="path,label,label"))),
     Refusal("a column that is missing", lambda: read_table(edited("path,label", "path,class"))),
     Refusal("a table without rows", lambda: read_table(write("list.csv", "path,label\n"))),
@@ -874,7 +957,9 @@ OWN_DATA = (
     Refusal("nothing to test", lambda: read_table(edited(",test", ",train"))),
     Refusal("one class to train on", lambda: read_table(edited("bee,train", "ant,train"))),
     Refusal("a box that is no number", lambda: boxes("0,0,wide,8")),
+    Refusal("a box that is not finite", lambda: boxes("0,0,nan,8")),
     Refusal("a box that is not in its image", lambda: boxes("0,0,17,8")),
+    Refusal("a box below a pixel", lambda: boxes("3,0,3.5,8")),
     Refusal("an image with two labels", lambda: read_table(edited("bee/1.png,bee", "bee/0.png,ant"))),
     Refusal(
         "an image to train on and to find",
@@ -956,6 +1041,17 @@ IMAGES = (
     Refusal("an image that is cut short", lambda: odd(cut_png()), varies=r"(?<=odd.png \()[^)]*(\([^)]*\))?"),
     Refusal("an image file that vanished", vanished),
     Refusal("an image that claims more pixels than there is memory for", lambda: odd(png(50_000, 50_000))),
+    Refusal(
+        "an image that takes more memory to decode than is allowed",
+        lambda: replaced(b"P5 13000 13000 1000\n"),
+    ),
+    Refusal("pixels that are floats", lambda: odd(tiff(np.float32), "odd.tif")),
+    Refusal("pixels that are floats, to `data check`", lambda: checked(tiff(np.float32))),
+    Refusal("an image that is replaced by floats", lambda: replaced(tiff(np.float32))),
+    Refusal("pixels of 32 bits", lambda: replaced(tiff(np.int32))),
+    Refusal("16-bit channels in separate planes of a TIFF", lambda: replaced(planes_of_16_bits())),
+    Refusal("a transparent colour of 16 bits", lambda: replaced(png(8, 8, 16, (b"tRNS", bytes(6))))),
+    Refusal("a pipe, socket or device in place of an image", pipe),
     Refusal("an image of one line", lambda: odd(png(100_000, 1))),
     Refusal("an image of one line, to `data check`", lambda: checked(png(100_000, 1))),
     Refusal("a file of zero bytes, to `data check`", lambda: checked(b"")),
@@ -972,6 +1068,7 @@ CACHE = (
         "a cache in a folder that cannot be written",
         lambda: cache_of_photos(lambda: (shutil.rmtree("cache"), write("cache", "a file"))),
     ),
+    Refusal("a cache without a home directory", homeless),
     Refusal("a cache without enough room", no_room),
     Refusal("a disk that is full before the cache is complete", full_while_writing),
     Refusal("an image that is changed while the cache is made", changed_while_read),
@@ -1335,12 +1432,16 @@ What is safe to open:
   safe loader. Only the Python file of `--import` is executed, and it must be named each time: a run folder does not
   run code by itself.
 - **Images** are opened in these formats only: {formats}.
-  They may have {pixels:,} pixels (Pillow's own limit) and a length of {shape:,} times their width; both are read from
-  the header, before memory is allocated. A PNG whose only error is the checksum of a chunk is accepted, because its
-  pixels have a checksum of their own.
+  They may have {pixels:,} pixels (Pillow's own limit), a length of {shape:,} times their width, and {bytes:,} bytes
+  of memory to decode; all are read from the header, before memory is allocated. Most files take 1 byte per pixel in
+  grey and 4 in colour, {colour:.1f} GB at the limit; a large baseline JPEG takes far less. WebP takes 16, progressive
+  JPEG up to 10. Each of the `--workers` decodes one image at a time, so this memory is needed that many times. Pixels
+  without a fixed range (floats, signed or 32-bit integers) are refused. A PNG whose only error is the checksum of a
+  chunk is accepted, because its pixels have a checksum of their own.
 - **Paths in the lists of a benchmark** must stay below its folder. Paths in your own table may be absolute; relative
   ones must stay below the folder of the table. Links to images, to class folders and to the folders of a split are
-  followed wherever they lead, because data on another disk is often linked in this way.
+  followed wherever they lead, because data on another disk is often linked in this way. Links to folders below a
+  class folder are not followed, with a warning. An image that links give two labels is refused.
 
 A test produces every message below (`tests/cli/test_bad_input.py`). This page is generated from them by
 `python tests/cli/bad_input.py`. `...` stands for the words of other packages.
@@ -1422,10 +1523,16 @@ def _cell(text: str) -> str:
 
 def page(lines: Mapping[str, Sequence[str]]) -> str:
     """The whole page, of the lines of each group."""
-    from divconq.data.images.decoding import FORMATS, LONGEST_SHAPE, MOST_PIXELS
+    from divconq.data.images.decoding import FORMATS, LONGEST_SHAPE, MOST_BYTES, MOST_PIXELS
 
     formats = f"{', '.join(FORMATS[:-1])} and {FORMATS[-1]}"
-    parts = [INTRODUCTION.format(formats=formats, pixels=MOST_PIXELS, shape=LONGEST_SHAPE)]
+    limits = {
+        "pixels": MOST_PIXELS,
+        "shape": LONGEST_SHAPE,
+        "bytes": MOST_BYTES,
+        "colour": 4e-9 * MOST_PIXELS,
+    }
+    parts = [INTRODUCTION.format(formats=formats, **limits)]
     for group, rows in lines.items():
         parts.append(
             "\n".join(

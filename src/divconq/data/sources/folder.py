@@ -2,11 +2,10 @@
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 import numpy as np
 import torch
@@ -114,8 +113,10 @@ def _existing(path: Path | str) -> Path:
 
 
 def _folders(root: Path) -> list[Path]:
-    with _readable():
+    try:
         return sorted(sub for sub in root.iterdir() if sub.is_dir() and not sub.name.startswith("."))
+    except OSError as error:
+        _refuse(error)
 
 
 def _images(root: Path) -> list[Path]:
@@ -125,34 +126,24 @@ def _images(root: Path) -> list[Path]:
     followed.
     """
     found = []
-    with _readable():
-        for folder, subfolders, files in os.walk(root, onerror=_raise):
-            subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-            for name in subfolders:
-                if Path(folder, name).is_symlink():
-                    warnings.warn(f"{Path(folder, name)} is a link to a folder, not followed", stacklevel=2)
-            found += [
-                Path(folder, name)
-                for name in files
-                if Path(name).suffix.lower() in SUFFIXES and not name.startswith(".")
-            ]
+    for folder, subfolders, files in os.walk(root, onerror=_refuse):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        for link in filter(Path.is_symlink, (Path(folder, name) for name in subfolders)):
+            warnings.warn(f"{link} is a link to a folder, not followed", stacklevel=2)
+        found += [
+            Path(folder, name)
+            for name in files
+            if Path(name).suffix.lower() in SUFFIXES and not name.startswith(".")
+        ]
     refuse_undecodable_names(found)
     return sorted(found, key=Path.as_posix)
 
 
-@contextmanager
-def _readable() -> Iterator[None]:
-    """Turn an error of the system inside the block into a ValueError."""
-    try:
-        yield
-    except OSError as error:
-        raise ValueError(
-            f"{error.filename} cannot be read ({error.strerror}); change its permissions or remove it"
-        ) from error
-
-
-def _raise(error: OSError) -> None:
-    raise error
+def _refuse(error: OSError) -> NoReturn:
+    """Raise a ValueError for a folder that cannot be listed."""
+    raise ValueError(
+        f"{error.filename} cannot be read ({error.strerror}); change its permissions or remove it"
+    ) from error
 
 
 def _classes(root: Path) -> Classes:
