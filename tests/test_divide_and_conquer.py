@@ -51,6 +51,16 @@ def test_every_batch_comes_from_the_cluster_it_is_given_with(workers):
     assert seen == [(1, 1), (1, 1), (2, 2), (2, 2), (4, 4)]
 
 
+def test_a_division_depends_on_seed_and_epoch():
+    def clusters(epoch, seed=0):
+        dc = make(division="random", seed=seed)[0]
+        dc.divide(None, epoch)
+        return dc.partition.clusters.tolist()
+
+    assert clusters(2) == clusters(2)
+    assert len({tuple(clusters(2)), tuple(clusters(4)), tuple(clusters(2, seed=1))}) == 3
+
+
 def test_masks_and_loss_parameters_join_the_optimiser_and_learn():
     loss = NPairsLoss()
     dc, model, optimizer, x, labels = make(loss, mask_lr=1e-2, mask_weight_decay=1e-4, loss_lr=1e-1)
