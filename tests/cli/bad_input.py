@@ -782,6 +782,9 @@ COMMANDS = (
     Refusal(
         "a setting of a loss without its value", lambda: main("train", "demo", "--loss.alpha"), "give one"
     ),
+    Refusal(
+        "a flag without its value", lambda: main("train", "demo", "--epochs"), varies=".*(?=; see --help)"
+    ),
     Refusal("`--device cuda` without a GPU", on_no_gpu),
     Refusal("a file to import that is not there", lambda: (photos(), train("--import", "mine.py"))),
     Refusal(

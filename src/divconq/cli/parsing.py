@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import io
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -67,7 +66,7 @@ class Start:
 
 def parse(argv: list[str]) -> tuple[Start, Any, dict[str, dict[str, Any]]]:
     """Return the start, the arguments of the command, and the arguments of the loss and the miner."""
-    start, _ = tyro.cli(Start, args=argv, prog="divconq", return_unknown_args=True, add_help=False)
+    start, _ = _tyro(Start, argv, add_help=False)
     words = start.words
     if words == ("help",):
         words, argv = (), ["--help"]
@@ -96,8 +95,8 @@ def starting_config(start: Start) -> Config:
     return preset(named or ("demo" if start.data is None else "photos"))
 
 
-def _tyro(kind: Any, argv: list[str]) -> tuple[Any, list[str]]:  # noqa: ANN401
-    """Parse the words. An invalid setting raises its own error, without the frame that tyro prints."""
+def _tyro(kind: Any, argv: list[str], **options: Any) -> tuple[Any, list[str]]:  # noqa: ANN401
+    """Parse the words. An error is one sentence, without the frame that tyro prints."""
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
@@ -109,15 +108,30 @@ def _tyro(kind: Any, argv: list[str]) -> tuple[Any, list[str]]:  # noqa: ANN401
                 config=(OmitArgPrefixes, OmitSubcommandPrefixes),
                 return_unknown_args=True,
                 registry=_registry(),
+                **options,
             )
     except SystemExit as stop:
+        if not stop.code:
+            raise
         error = stop.__context__
         while error is not None:
             if isinstance(error, SettingError):
                 raise error from None
             error = error.__context__
-        print(printed.getvalue(), file=sys.stderr, end="")
-        raise
+        raise ValueError(f"{_sentence(printed.getvalue())}; see --help") from None
+
+
+def _sentence(framed: str) -> str:
+    r"""Return what tyro prints about an error in a frame, without the frame and the help after it.
+
+    >>> _sentence("╭─ Missing ──╮\n│ Missing value │\n│ of --k. │\n│ ───── │\n│ Run --help │")
+    'Missing value of --k'
+    """
+    lines = [line.strip("│ ") for line in framed.splitlines()[1:]]
+    end = next(
+        (number for number, line in enumerate(lines) if line.startswith(("─", "╰", "Got errors"))), len(lines)
+    )
+    return " ".join(" ".join(lines[:end]).split()).rstrip(".")
 
 
 def _registry() -> ConstructorRegistry:

@@ -54,7 +54,7 @@ def summary(records: Sequence[Mapping[str, Any]], best_by: str, out: Path) -> st
             "",
             *aligned(rows),
             *([REID] if _has_reid(last) else []),
-            f"best epoch by {score} on {where}; K = {last['k']}",
+            f"best epoch by {score} on {where}" + (f"; K = {last['k']}" if "k" in last else ""),
             f"time: {phases}",
             "",
             f"run folder:  {out}",

@@ -1,12 +1,18 @@
 import dataclasses
+import errno
+import hashlib
+import os
+import stat
+from pathlib import Path
 
 import pytest
 import torch
 from sklearn.metrics import normalized_mutual_info_score
 
 from divconq.data.sources import demo as module
+from divconq.data.sources import demo_cache
 from divconq.data.sources.demo import CIRCUMSTANCES, FAMILIES, IMAGES, LIVERY, TRAITS, demo_dataset
-from divconq.data.sources.demo_rendering import Beetles, _Body
+from divconq.data.sources.demo_rendering import Beetles, _Body, render
 
 
 @pytest.fixture(scope="module")
@@ -178,3 +184,92 @@ def test_limb_distance_is_distance_to_nearest_disc():
                 dv = v - (points[k][1] + t * (points[k + 1][1] - points[k][1]))
                 discs.append((du**2 + dv**2) ** 0.5 - (radii[k] + t * (radii[k + 1] - radii[k])))
         assert float(got[row, column]) == pytest.approx(min(discs), abs=0.01)
+
+
+# The cache
+
+
+@pytest.fixture
+def few(monkeypatch, tmp_path):
+    """Return a function that draws or reads a small demo dataset, with a cache of its own."""
+    monkeypatch.setattr(module, "IMAGES", 1)
+    monkeypatch.setenv("DIVCONQ_CACHE", str(tmp_path / "cache"))
+    return lambda seed=0: demo_dataset.__wrapped__(seed)
+
+
+def drawings(monkeypatch):
+    """Count how often images are drawn."""
+    calls = []
+    real = demo_cache.render
+    monkeypatch.setattr(demo_cache, "render", lambda *some: calls.append(1) or real(*some))
+    return calls
+
+
+def assert_same(a, b):
+    for one, other in ((a.train, b.train), (a.test, b.test)):
+        assert torch.equal(one.store.images, other.store.images)
+        assert one.store.images.dtype == torch.uint8
+        assert (one.names, one.paths, one.factors.keys()) == (other.names, other.paths, other.factors.keys())
+        assert all(torch.equal(one.factors[name], other.factors[name]) for name in one.factors)
+
+
+def test_the_images_are_drawn_once_and_then_read_bit_by_bit(few, monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        patch.setattr(demo_cache, "rendered", render)
+        patch.setattr(module, "rendered", render)
+        drawn = few()
+    calls = drawings(monkeypatch)
+    assert_same(drawn, few())
+    assert_same(drawn, few())
+    assert len(calls) == 2, "each split once"
+    few(seed=1)
+    assert len(calls) == 4, "other species are other images"
+    old = os.umask(0)
+    os.umask(old)
+    files = list((tmp_path / "cache").iterdir())
+    assert len(files) == 4
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o666 & ~old}
+
+
+DAMAGES = {
+    "a bit": lambda content: content[:5000] + bytes([content[5000] ^ 1]) + content[5001:],
+    "cut short": lambda content: content[:-100],
+    "empty": lambda content: b"",
+    "another file": lambda content: hashlib.sha256(b"x").digest() + b"x",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_cache_is_drawn_again(few, monkeypatch, tmp_path, damage):
+    drawn = few()
+    for file in (tmp_path / "cache").iterdir():
+        file.write_bytes(DAMAGES[damage](file.read_bytes()))
+    calls = drawings(monkeypatch)
+    assert_same(drawn, few())
+    assert len(calls) == 2
+    assert_same(drawn, few())
+    assert len(calls) == 2, "it is whole again"
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(few, monkeypatch, tmp_path):
+    (tmp_path / "cache").write_text("a file, so no folder")
+    drawn = few()
+    monkeypatch.setenv("DIVCONQ_CACHE", str(tmp_path / "other"))
+
+    def full(*some):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(demo_cache, "write_atomically", full)
+    assert_same(drawn, few())
+    monkeypatch.setattr(demo_cache, "cache_folder", lambda: Path("~nobody_at_all").expanduser())
+    assert_same(drawn, few())
+
+
+def test_a_change_of_the_code_draws_again(few, monkeypatch, tmp_path):
+    few()
+    calls = drawings(monkeypatch)
+    changed = tmp_path / "changed.py"
+    changed.write_text("# another way to draw")
+    monkeypatch.setattr(demo_cache.demo_rendering, "__file__", str(changed))
+    few()
+    assert len(calls) == 2
