@@ -28,7 +28,10 @@ def write_photos(folder: Path, classes: int = 16, images: int = 6, size: int = 2
 
 @pytest.fixture(autouse=True, scope="session")
 def cache_of_the_tests(tmp_path_factory):
-    os.environ["DIVCONQ_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    """One cache for all processes of the tests, so that the demo is drawn once."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    os.environ["DIVCONQ_CACHE"] = str(shared / "cache")
 
 
 @pytest.fixture(autouse=True)

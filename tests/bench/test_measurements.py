@@ -1,4 +1,5 @@
 import json
+import os
 import sys
 
 import pytest
@@ -95,8 +96,8 @@ def test_every_part_is_kept_when_it_is_measured(photos):
     assert "plain eager loop" not in text(found)
 
 
-def test_the_beetles_become_jpeg_files_of_whole_size(monkeypatch):
-    monkeypatch.setenv("DIVCONQ_CACHE", "before")
+def test_the_beetles_become_jpeg_files_of_whole_size():
+    before = os.environ["DIVCONQ_CACHE"]
     with image_files("demo", 70, workers=2) as folder:
         train = open_dataset(folder).train
         assert (len(train), len(train.names)) == (70, 3)
@@ -107,7 +108,7 @@ def test_the_beetles_become_jpeg_files_of_whole_size(monkeypatch):
         file = train.store.files[0]
         assert file.exists()
     assert not file.exists()
-    monkeypatch.undo()
+    assert os.environ["DIVCONQ_CACHE"] == before
 
 
 def test_the_command_prints_a_table_or_json(capsys, tmp_path, monkeypatch):

@@ -33,12 +33,15 @@ class ImageStore(Protocol):
 class InMemory:
     """Images as one tensor. ``shape`` is the original width / height of each image; by default 1.
 
+    ``marks`` identify the images. Without them, their pixels do.
+
     >>> InMemory(torch.zeros(4, 8, 8, 3, dtype=torch.uint8)).load(torch.tensor([2, 0])).shape
     torch.Size([2, 8, 8, 3])
     """
 
     images: UInt8[Tensor, "n size size 3"]
     shape: Float[Tensor, " n"] | None = None
+    marks: tuple[str, ...] | None = None
 
     @property
     def size(self) -> int:

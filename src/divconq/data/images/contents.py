@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from divconq.data.dataset import ImageSet, ImageStore, source_rows
+from divconq.data.dataset import ImageSet, ImageStore, InMemory, source_rows
 from divconq.data.images.cache import Cached, PartlyCached
 from divconq.data.images.files import ImageFiles
 from divconq.data.images.fingerprints import cache_folder, fingerprint
@@ -22,16 +22,17 @@ CHUNK = 256  # images loaded at once
 def image_fingerprints(images: ImageSet) -> list[str]:
     """Return a hash of the content of each image.
 
-    The fingerprint of an image file is the SHA-256 of its bytes, followed by its box in brackets. For every other
-    store it is a hash of the pixels and the aspect ratio.
+    The fingerprint of an image file is the SHA-256 of its bytes, followed by its box in brackets. Images in memory may
+    have ``marks``. For every other store it is a hash of the pixels and the aspect ratio.
 
-    >>> from divconq.data.dataset import InMemory
     >>> store = InMemory(torch.zeros(2, 8, 8, 3, dtype=torch.uint8), torch.tensor([1.0, 1.5]))
     >>> first, second = image_fingerprints(ImageSet(store, torch.tensor([0, 1]), ("a", "b"), ("1", "2")))
     >>> len(first), first == second
     (32, False)
     """
     store, rows = source_rows(images.store)
+    if isinstance(store, InMemory) and store.marks is not None:
+        return [store.marks[row] for row in rows.tolist()]
     if isinstance(store, Cached | PartlyCached) and store.files is not None:
         store = store.files
     if not isinstance(store, ImageFiles):

@@ -13,6 +13,7 @@ from divconq.data.sources.demo_rendering import BACKGROUNDS, PATTERNS, Beetles
 
 SPECIES, TRAINED = 15, 10  # per family: all species, training species
 IMAGES = 30  # per species
+DRAWING = 1  # increase this number when the code draws other images; processors differ by rounding only
 FAVOURITE = 0.8  # probability that a training image has the favourite circumstance of its species
 MUTATION = 0.5  # probability that a species does not inherit a trait of its parent
 
@@ -151,7 +152,8 @@ def _photograph(
     slugs = [name.replace(" ", "-") for name in names]
     paths = tuple(f"{split}/{slugs[c]}_{i:04d}" for c, i in zip(labels.tolist(), nth.tolist(), strict=True))
     images = rendered(_beetles(factors, generator), generator)
-    return ImageSet(InMemory(images), labels, names, paths, factors["family"], factors)
+    marks = tuple(f"demo {DRAWING}, seed {generator.initial_seed()}, {path}" for path in paths)
+    return ImageSet(InMemory(images, marks=marks), labels, names, paths, factors["family"], factors)
 
 
 def _name(species: Mapping[str, Tensor], s: int) -> str:

@@ -23,7 +23,7 @@ def rendered(beetles: Beetles, generator: Generator) -> UInt8[Tensor, "n size si
     key = _key(beetles, generator)
     try:
         file = cache_folder() / f"demo-{key}.images"
-    except RuntimeError:  # there is no home directory
+    except ValueError:  # there is no home directory
         return render(beetles, generator)
     if (kept := _read(file, len(beetles))) is None:
         images = render(beetles, generator)
