@@ -5,6 +5,7 @@ from pathlib import Path
 import jaxtyping
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from divconq.config import (
@@ -19,6 +20,8 @@ from divconq.config import (
     to_yaml,
     upgraded,
 )
+from divconq.divide_and_conquer import DivideAndConquer
+from divconq.losses import TripletLoss
 from divconq.presets import PRESETS, preset
 
 NAN, INF = float("nan"), float("inf")
@@ -62,6 +65,27 @@ MESSAGES = [
     ({"mask_weight_decay": -1}, "mask_weight_decay must be at least 0, got -1.0"),
     ({"eval_every": 0}, "eval_every must be at least 1, got 0"),
     ({"ks": (1, 0)}, "ks must be at least 1, got 0"),
+    # far beyond what is useful
+    ({"k_max": 2**62}, "k_max must be at most 4096, got 4611686018427387904"),
+    ({"image_size": 10**9}, "image_size must be at most 4096, got 1000000000"),
+    ({"resize": 10**9}, "resize must be at most 4096"),
+    ({"epochs": 10**18}, "epochs must be at most 1000000, got 1000000000000000000"),
+    ({"divide_every": 10**18}, "divide_every must be at most 1000000000"),
+    ({"batch": 10**12}, "batch must be at most 1000000"),
+    ({"workers": 10**9}, "workers must be at most 1024"),
+    ({"ks": (1, 10**12)}, "ks must be at most 1000000000, got 1000000000000"),
+    ({"val_classes": 10**12}, "val_classes must be at most 1000000000"),
+    ({"lr": 1e300}, "lr must be at most 1000, got 1e+300"),
+    ({"overlap_weight": 1e300}, "overlap_weight must be at most 1000000000, got 1e+300"),
+    ({"save_minutes": 1e300}, "save_minutes must be at most 1000000000"),
+    ({"epochs": 10**5000}, "epochs must be at most 1000000, got a number of too many digits"),
+    ({"std": (0.2, 0.2, -0.2)}, "std must be above 0, got -0.2"),
+    ({"mean": (123.7, 116.3, 103.5)}, "mean must be at most 1, got 123.7"),
+    ({"crop_scale": (-0.5, 1.0)}, "crop_scale must be above 0, got -0.5"),
+    ({"crop_scale": (0.5, 2.0)}, "crop_scale must be at most 1, got 2.0"),
+    ({"loss_args": {"beta": NAN}}, "loss_args must be a finite number, got nan"),
+    ({"miner_args": {"margin": {1, 2}}}, "miner_args must be a table of numbers, strings, lists and tables"),
+    ({"loss_args": {3: 4}}, "loss_args must be a table of names and values, got the name 3"),
     # several settings
     ({"masks": "fixed", "dim": 3, "k_max": 4}, "dim must be at least k_max = 4, got 3; raise --dim"),
     (
@@ -200,3 +224,24 @@ def test_numbers_that_python_accepts_become_plain_floats():
 def test_a_run_that_never_saved_by_the_clock_still_opens():
     old = {**plain_settings(Config()), "save_minutes": math.inf}
     assert from_yaml(yaml.safe_dump(old)).runtime.save_minutes == 1e9
+
+
+def test_numbers_of_numpy_become_plain():
+    config = Config.of(
+        k_max=np.int64(8), dropout=np.float32(0.5), loss_args={"alpha": np.float64(0.5), "n": np.int8(3)}
+    )
+    assert [type(x) for x in (config.division.k_max, config.model.dropout)] == [int, float]
+    assert [type(x) for x in config.loss.args.values()] == [float, int]
+    assert from_yaml(to_yaml(config)) == config
+
+
+def test_the_largest_settings_do_not_overflow():
+    """The loss of a batch stays finite with the largest weights, and so do the products with lr."""
+    largest = Config.of(overlap_weight=1e9, mask_lr_scale=1e9, loss_lr_scale=1e9, head_lr_scale=1e9, lr=1000)
+    dc = DivideAndConquer(
+        TripletLoss(), torch.arange(40) % 4, dim=8, batch=8, k_max=2, overlap_weight=largest.masks.overlap_weight,
+        mask_lr=largest.optimisation.lr * largest.masks.lr_scale,
+    )  # fmt: skip
+    dc.masks.split_()
+    loss = dc(torch.randn(8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 4, 0)
+    assert loss.isfinite()
