@@ -273,3 +273,13 @@ def test_a_change_of_the_code_draws_again(few, monkeypatch, tmp_path):
     monkeypatch.setattr(demo_cache.demo_rendering, "__file__", str(changed))
     few()
     assert len(calls) == 2
+
+
+def test_images_are_drawn_without_a_home_directory(monkeypatch):
+    def home():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("DIVCONQ_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", home)
+    assert len(demo_cache.rendered(beetle(), torch.Generator().manual_seed(0))) == 1
