@@ -30,13 +30,13 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         with temporary.open("r+b") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
+        sync_folder(path.parent)
     except Exception as error:
         if (number := _full(error)) is not None:
             raise OSError(number, os.strerror(number), str(path)) from error
         raise
     finally:
         temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
 
 
 def _full(error: Exception) -> int | None:
