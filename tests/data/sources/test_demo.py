@@ -261,7 +261,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(few, monkeypatch, tmp_path):
 
     monkeypatch.setattr(demo_cache, "write_atomically", full)
     assert_same(drawn, few())
-    monkeypatch.setattr(demo_cache, "cache_folder", lambda: Path("~nobody_at_all").expanduser())
+    monkeypatch.setenv("DIVCONQ_CACHE", "~nobody_at_all")  # a user that does not exist
     assert_same(drawn, few())
 
 
