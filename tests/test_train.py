@@ -231,11 +231,11 @@ def test_loss_that_is_not_finite_stops_the_run(tiny, tmp_path, monkeypatch):
 
 
 def test_error_distinguishes_diverged_network_from_failed_loss(tiny, tmp_path):
+    config = tiny.replace(lr=1000)
+    object.__setattr__(config.optimisation, "lr", 1e30)  # more than is allowed
     with pytest.raises(
         FloatingPointError, match="network's output is not finite, so training diverged; lower --lr"
     ):
-        config = tiny.replace(lr=1000)
-        object.__setattr__(config.optimisation, "lr", 1e30)  # more than is allowed
         train(config, tmp_path / "run")
 
 

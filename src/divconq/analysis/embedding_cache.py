@@ -20,7 +20,7 @@ from divconq.division.lloyd import check_points
 from divconq.io.atomic import write_atomically
 from divconq.training.scoring import embed_images
 
-FORMAT = "divconq embeddings 1"
+FORMAT = "divconq embeddings 2"  # 1: before rotated TIFFs were read right
 SETTINGS = ("backbone", "dim", "pooling", "image_size", "resize")  # the settings that f depends on
 
 

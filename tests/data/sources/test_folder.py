@@ -123,6 +123,20 @@ def test_flat_folder(tmp_path):
     assert images.labels.tolist() == [0, 1, 2, 3]
 
 
+def test_flat_folder_reads_linked_class_folders_as_training_does(tmp_path):
+    for number, name in enumerate(("ant", "bee", "cat")):
+        for image in range(2):
+            save(
+                tmp_path / "photos" / name / f"{image}.png",
+                Image.new("RGB", (12, 8), (40 * number, image, 0)),
+            )
+            save(tmp_path / "disk" / "dog" / f"{image}.png", Image.new("RGB", (12, 8), (200, image, 0)))
+    (tmp_path / "photos" / "dog").symlink_to(tmp_path / "disk" / "dog")
+    data, flat = read_folder(tmp_path / "photos", size=8), flat_folder(tmp_path / "photos", size=8)
+    assert sorted(flat.paths) == sorted(data.train.paths + data.test.paths)
+    assert set(flat.names) == {*data.train.names, *data.test.names}
+
+
 def test_flat_folder_of_working_directory(tmp_path, monkeypatch):
     save(tmp_path / "here" / "1.png")
     monkeypatch.chdir(tmp_path / "here")

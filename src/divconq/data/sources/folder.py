@@ -69,7 +69,7 @@ def flat_folder(path: Path | str, *, size: int = 256, workers: int = 4) -> Image
     """Read all images below a folder. The class of an image is the class folder that it lies in, at any depth.
 
     The class folders are the folders in ``path`` or, if these are the splits (train, test, query, gallery), the
-    folders in them. Images directly in ``path`` have its name as their class.
+    folders in them. Images directly in such a parent have its name as their class.
 
     >>> import tempfile
     >>> from PIL import Image
@@ -79,13 +79,16 @@ def flat_folder(path: Path | str, *, size: int = 256, workers: int = 4) -> Image
     tensor([1.5000])
     """
     root = _existing(path).resolve()
+    parents, tops = [root], _folders(root)
+    if {sub.name for sub in tops} <= set(SPLITS):
+        parents += tops
     found: dict[str, list[Path]] = {}
-    files = _images(root)
-    tops = {file.relative_to(root).parts[0] for file in files}
-    level = 1 if tops <= set(SPLITS) else 0
-    for file in files:
-        parts = file.relative_to(root).parts[:-1]
-        found.setdefault((root.name, *parts)[min(level + 1, len(parts))], []).append(file)
+    for parent in parents:
+        for file in _images(parent, below=False):
+            found.setdefault(parent.name, []).append(file)
+        for sub in _folders(parent):
+            if sub not in parents and (images := _images(sub)):
+                found.setdefault(sub.name, []).extend(images)
     if not found:
         raise ValueError(
             f"{root} must have images in it or below, got none; they end in {', '.join(SUFFIXES)}"
@@ -119,15 +122,15 @@ def _folders(root: Path) -> list[Path]:
         _refuse(error)
 
 
-def _images(root: Path) -> list[Path]:
-    """Return the image files at any depth below ``root`` that are not hidden, sorted by path.
+def _images(root: Path, *, below: bool = True) -> list[Path]:
+    """Return the image files at any depth below ``root``, or directly in it, that are not hidden, sorted by path.
 
     Broken links, pipes and devices are included, so that they raise an error later. Links to folders are not
     followed.
     """
     found = []
     for folder, subfolders, files in os.walk(root, onerror=_refuse):
-        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        subfolders[:] = [name for name in subfolders if below and not name.startswith(".")]
         for link in filter(Path.is_symlink, (Path(folder, name) for name in subfolders)):
             warnings.warn(f"{link} is a link to a folder, not followed", stacklevel=2)
         found += [
