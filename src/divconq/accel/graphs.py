@@ -106,13 +106,14 @@ class Captured:
 
 
 def start_compiler() -> None:
-    """Start the compiler processes before the first kernel needs them.
+    """Start the compiler processes before the first kernel needs them. Torch 2.6 starts them on import.
 
     >>> start_compiler()
     """
-    from torch._inductor.async_compile import maybe_warm_pool
+    from torch._inductor import async_compile
 
-    maybe_warm_pool()
+    if hasattr(async_compile, "maybe_warm_pool"):
+        async_compile.maybe_warm_pool()
 
 
 def load_compiler() -> None:
@@ -129,8 +130,8 @@ def untuned() -> dict[str, Any]:
     The sums of a loss are small: trying gains nothing, and the largest block takes seconds to compile. Torch before
     2.10 lacks this option.
 
-    >>> untuned()
-    {'deterministic': True}
+    >>> untuned() in ({"deterministic": True}, {})
+    True
     """
     return {"deterministic": True} if hasattr(torch._inductor.config, "deterministic") else {}
 
