@@ -13,6 +13,7 @@ from divconq.bench.algorithms import (
     points,
     scores,
 )
+from divconq.bench.report import algorithm
 from divconq.evaluation import retrieval_scores
 
 CPU = torch.device("cpu")
@@ -49,6 +50,16 @@ def test_what_is_not_installed_is_said_and_nothing_else_fails(monkeypatch):
         missing = {name for name, way in found.items() if way is None}
         assert missing == {"faiss", "pytorch-metric-learning"}
     assert compare_kmeans(60, 4, k=3, iterations=2, device=CPU)["faiss"] is None
+
+
+def test_without_the_extra_the_others_are_compared(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pytorch_metric_learning", None)
+    found = compare_search(60, 4, classes=12, device=CPU)
+    assert {name for name, way in found.items() if way is None} == {"pytorch-metric-learning"}
+    lines = algorithm("search", {"points": 60, "dim": 4, "classes": 12, "ways": found}).splitlines()
+    assert [line.split(maxsplit=1) for line in lines if "not installed" in line] == [
+        ["pytorch-metric-learning", "not installed"]
+    ]
 
 
 def test_others_can_be_left_out():

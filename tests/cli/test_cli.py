@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 
 from divconq.cli import COMMANDS, main
-from divconq.config import Config
-from divconq.presets import PRESETS
+from divconq.config import Config, to_yaml
+from divconq.presets import PRESETS, preset
 from divconq.runs.checkpoints import masks_state
 from divconq.runs.exported import load_model
 from divconq.runs.folder import Run
@@ -50,6 +50,23 @@ def test_help_names_every_command_without_loading_torch():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     for command in (*COMMANDS, "train"):
         assert re.search(rf" {command}  +[A-Z]", done.stdout), command
+
+
+def test_a_loss_that_needs_an_extra_is_refused_before_data_is_read(tmp_path, capsys, monkeypatch):
+    """The folder of photos does not exist, so reading it would be another error."""
+    monkeypatch.setitem(sys.modules, "pytorch_metric_learning", None)
+    loss, photos = "MultiSimilarityLoss", str(tmp_path / "photos")
+    install = "needs pytorch-metric-learning, which is not installed; run pip install 'divconq[pml]'"
+    out = tmp_path / "run"
+    assert install in refused(capsys, "train", "--data", photos, "--loss", loss, "--out", out)
+    assert not out.exists()
+    out.mkdir()
+    (out / "config.yaml").write_text(to_yaml(preset("photos").replace(data=photos, loss=loss)))
+    assert install in refused(capsys, "train", "--resume", out)
+    table = tmp_path / "table.yaml"
+    table.write_text(f"{{title: T, preset: demo, rows: {{a: {{flags: {{loss: {loss}}}}}}}}}")
+    assert install in refused(capsys, "reproduce", table, "--out", tmp_path / "results")
+    assert not (tmp_path / "results" / "runs").exists()
 
 
 def test_our_own_losses_need_neither_faiss_nor_pytorch_metric_learning():
