@@ -15,7 +15,7 @@ from divconq.runs.folder import Run
 
 @pytest.fixture
 def run(tmp_path):
-    return Run.create(tmp_path / "run", Config.of(backbone="small", pretrained=False, dim=8))
+    return Run.create(tmp_path / "run", Config.of(backbone="small", pretrained=False, dim=8, image_size=32))
 
 
 def test_an_existing_folder_is_refused_and_not_changed(tmp_path):
