@@ -117,13 +117,15 @@ def test_files_that_are_no_tables(tmp_path):
 
 
 def test_changes_reach_every_row_but_not_what_the_rows_differ_in():
-    table = parse_table("t", GOOD).with_changes(parse_changes(["epochs=3", "lr=2e-5", "crop-scale=[0, 0.5]"]))
+    table = parse_table("t", GOOD).with_changes(
+        parse_changes(["epochs=3", "lr=2e-5", "crop-scale=[0.1, 0.5]"])
+    )
     for row in table.rows:
         config = table.config(row, 0)
         assert (config.optimisation.epochs, config.optimisation.lr, config.data.crop_scale) == (
             3,
             2e-5,
-            (0.0, 0.5),
+            (0.1, 0.5),
         )
     with pytest.raises(ValueError, match="masks is what the rows of t differ in"):
         table.with_changes({"masks": "fixed"})
