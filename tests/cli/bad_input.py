@@ -1404,6 +1404,7 @@ UNLISTED = {
     "division/__init__.py: __getattr__": "the same",
     "masks/__init__.py: __getattr__": "the same",
     "analysis/run_record.py: _read_division": "listed by read_run as what is missing of a run",
+    "runs/exported.py: load_model": "wrong types, which become the message of a damaged file",
     "runs/checkpoints.py: _write_archive": "what the system says of a full disk",
     "io/atomic.py: write_atomically": "the same, with the path",
     "experiments/results.py: append_result": "the same, with the path",

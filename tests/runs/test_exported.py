@@ -31,6 +31,15 @@ def test_a_file_of_another_program_is_refused(tmp_path):
         load_model(tmp_path)
 
 
+@pytest.mark.parametrize("change", [{"backbone": 5}, {"dim": "8"}, {"image_size": None}, {"pooling": []}])
+def test_settings_of_another_type_are_one_sentence(tmp_path, change):
+    save_model(make_model("small", 8), tmp_path / "model.safetensors", SETTINGS | change)
+    with pytest.raises(
+        ValueError, match=r"is damaged or from another version of divconq .*; export it again"
+    ):
+        load_model(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("x", "got"),
     [
