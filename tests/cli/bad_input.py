@@ -32,7 +32,7 @@ from divconq.bench.photos import files_of
 from divconq.cli import main as command_line
 from divconq.cli.streams import Results
 from divconq.config import Config, DataConfig, from_yaml
-from divconq.data import ImageSet, InMemory, hold_out, open_dataset, subset
+from divconq.data import ImageSet, InMemory, hold_out, open_dataset, subset, thin_out
 from divconq.data.batches.augmentation import Augmentation, make_augmentation
 from divconq.data.batches.sampler import plan_epoch
 from divconq.data.batches.views import check_crop
@@ -44,6 +44,7 @@ from divconq.data.sources.cub import read_cub
 from divconq.data.sources.folder import draw_test_classes, flat_folder, read_folder
 from divconq.data.sources.inshop import read_inshop
 from divconq.data.sources.official_layout import Count
+from divconq.data.sources.omniglot import read_omniglot
 from divconq.data.sources.table import read_table
 from divconq.distributed import collectives, process_group
 from divconq.distributed.agreement import compare
@@ -130,6 +131,14 @@ def photo(path: str, seed: int = 0, **options: object) -> Path:
     pixels = np.random.default_rng(seed).integers(0, 256, (12, 16, 3), np.uint8)
     Image.fromarray(pixels).save(file, **options)
     return file
+
+
+def omniglot(images: np.ndarray | None = None) -> Path:
+    """A folder with both arrays of Omniglot."""
+    for name in ("background", "evaluation"):
+        array = np.zeros((2, 2, 8, 8), bool) if images is None else images
+        np.savez(f"images_{name}.npz", images=array)
+    return Path()
 
 
 def photos(layout: str = "train/ant train/bee test/cat test/dog", images: int = 2) -> Path:
@@ -968,6 +977,9 @@ OWN_DATA = (
         "an image to train on and to find",
         lambda: read_table(edited("dog/1.png,dog,test", "dog/0.png,dog,train")),
     ),
+    Refusal("a folder that is not Omniglot", lambda: read_omniglot(Path("photos"))),
+    Refusal("arrays of Omniglot that are damaged", lambda: read_omniglot(omniglot(np.zeros((1, 2))))),
+    Refusal("arrays that are not all of Omniglot", lambda: read_omniglot(omniglot())),
     Refusal("a class with one image", lambda: one_image()),
     Refusal(
         "too many classes held out",
@@ -982,6 +994,10 @@ OWN_DATA = (
         "a super-category that has more classes than are held out",
         lambda: hold_out(in_families([0, 1, 2, 3], [0, 0, 1, 1]), 1, seed=0, whole_groups=True),
         "raise `--val-classes`",
+    ),
+    Refusal(
+        "more classes than there are, to train on",
+        lambda: thin_out(in_memory([0, 1, 2]), 4, seed=0),
     ),
     Refusal("more clusters than images", lambda: open_data(photographed(k_max=8))),
     Refusal(

@@ -74,7 +74,8 @@ class DataConfig(Section):
     """The images to train and test on, and how the network sees them."""
 
     name: Annotated[str, arg(name="data")] = "demo"
-    """demo, a benchmark (cub, cars, sop, inshop, vehicleid), a folder of class folders, or a .csv or .parquet file."""
+    """demo, a benchmark (cub, cars, sop, inshop, vehicleid, omniglot), a folder of class folders, or a .csv or .parquet
+    file."""
     root: Path | None = None
     """Folder of a benchmark on disk."""
     test_classes: Annotated[float, above(0), below(1)] = 0.5
@@ -85,6 +86,10 @@ class DataConfig(Section):
     """Hold out whole super-categories (such as bird families), so that no related class is in the training set."""
     singletons: Literal["refuse", "drop", "keep"] = "refuse"
     """Training classes with a single image: stop with an error, drop them, or keep them as negatives."""
+    train_classes: Annotated[int, at_least(2), at_most(10**9)] | None = None
+    """Train on so many classes only, drawn at random, to see what fewer classes do; None takes all."""
+    train_images: Annotated[int, at_least(2), at_most(10**9)] | None = None
+    """Train on so many images of each class only, drawn at random; None takes all."""
     image_size: Pixels = 224
     """Side of the square image that the network sees, in pixels."""
     resize: Pixels = 256

@@ -1,7 +1,7 @@
 """Datasets: reading images from disk, decoding and caching them, drawing training batches."""
 
 from divconq.data.dataset import Dataset, ImageSet, ImageStore, InMemory, subset
-from divconq.data.held_out import drop_singletons, hold_out
+from divconq.data.held_out import drop_singletons, hold_out, thin_out
 from divconq.data.sources.registry import is_dataset, open_dataset
 
 __all__ = [
@@ -14,4 +14,5 @@ __all__ = [
     "is_dataset",
     "open_dataset",
     "subset",
+    "thin_out",
 ]

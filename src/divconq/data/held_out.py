@@ -1,4 +1,4 @@
-"""Hold out validation classes, and drop classes with a single image."""
+"""Hold out validation classes, drop classes with a single image, and take a part of the training images."""
 
 import torch
 from jaxtyping import Int64
@@ -33,6 +33,38 @@ def hold_out(
         drawn = torch.randperm(len(images.names), generator=generator)[:classes]
     held = torch.isin(images.labels, drawn)
     return subset(images, ~held), subset(images, held)
+
+
+def thin_out(
+    images: ImageSet, classes: int | None = None, per_class: int | None = None, *, seed: int
+) -> ImageSet:
+    """Return the images of ``classes`` random classes, with at most ``per_class`` random images of each.
+
+    None takes all of them.
+
+    >>> from divconq.data.dataset import InMemory
+    >>> store = InMemory(torch.zeros(12, 8, 8, 3, dtype=torch.uint8))
+    >>> twelve = ImageSet(store, torch.arange(12) // 4, ("a", "b", "c"), tuple("abcdefghijkl"))
+    >>> thin_out(twelve, classes=2, per_class=3, seed=0).labels.tolist()
+    [0, 0, 0, 1, 1, 1]
+    """
+    if classes is not None and classes > len(images.names):
+        raise ValueError(
+            f"train_classes must be at most the number of training classes, {len(images.names)}, got {classes}; "
+            "lower --train-classes or leave it out"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randperm(len(images.names), generator=generator)[:classes]
+    keep = torch.isin(images.labels, drawn)
+    if per_class is not None:
+        order = torch.randperm(len(images), generator=generator)
+        by_class = order[images.labels[order].argsort(stable=True)]
+        counts = images.labels.bincount(minlength=len(images.names))
+        first = counts.cumsum(0) - counts
+        rank = torch.empty_like(order)
+        rank[by_class] = torch.arange(len(images)) - first[images.labels[by_class]]
+        keep &= rank < per_class
+    return subset(images, keep)
 
 
 def _draw_groups(images: ImageSet, classes: int, generator: torch.Generator) -> Int64[Tensor, " c"]:

@@ -7,7 +7,7 @@ import torch
 
 from divconq.accel.device import threads
 from divconq.config import Config
-from divconq.data import Dataset, ImageSet, drop_singletons, hold_out, open_dataset
+from divconq.data import Dataset, ImageSet, drop_singletons, hold_out, open_dataset, thin_out
 from divconq.data.batches.sampler import plan_epoch
 from divconq.data.batches.views import stored_side
 from divconq.data.split_record import SPLITS, SplitRecord
@@ -15,7 +15,7 @@ from divconq.division import DIVISIONS
 from divconq.training.recorded_split import recorded_images
 from divconq.training.scoring import check_test_images
 
-SPLIT_SETTINGS = ("test_classes", "val_classes", "val_groups", "singletons")
+SPLIT_SETTINGS = ("test_classes", "val_classes", "val_groups", "singletons", "train_classes", "train_images")
 
 
 def open_data(
@@ -71,11 +71,15 @@ def _check_settings(config: Config, record: SplitRecord) -> None:
 
 
 def split_data(config: Config, data: Dataset) -> tuple[Dataset, ImageSet | None]:
-    """Hold out training classes, and refuse or drop classes with a single image."""
+    """Hold out training classes, thin out the others, and refuse or drop classes with a single image."""
     train, validation = data.train, None
     if config.data.val_classes:
         train, validation = hold_out(
             train, config.data.val_classes, seed=config.optimisation.seed, whole_groups=config.data.val_groups
+        )
+    if config.data.train_classes is not None or config.data.train_images is not None:
+        train = thin_out(
+            train, config.data.train_classes, config.data.train_images, seed=config.optimisation.seed
         )
     single = (train.labels.bincount() == 1).nonzero().flatten().tolist()
     if single and config.data.singletons == "refuse":

@@ -246,7 +246,7 @@ def test_the_real_cub():
 # By name
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", READERS)  # also omniglot, see test_omniglot.py
 def test_benchmark_without_root_is_an_error_with_remedy(name):
     assert is_dataset(name)
     with pytest.raises(ValueError, match=r"add --root DIR, .* official source is https://"):

@@ -13,6 +13,7 @@ from divconq.data.sources.cub import read_cub
 from divconq.data.sources.demo import demo_dataset
 from divconq.data.sources.folder import read_folder
 from divconq.data.sources.inshop import read_inshop
+from divconq.data.sources.omniglot import read_omniglot
 from divconq.data.sources.sop import read_sop
 from divconq.data.sources.table import read_table
 from divconq.data.sources.vehicleid import read_vehicleid
@@ -35,6 +36,7 @@ READERS: Mapping[str, Reader] = {
     "vehicleid:800": partial(read_vehicleid, test="800"),
     "vehicleid:1600": partial(read_vehicleid, test="1600"),
     "vehicleid:2400": partial(read_vehicleid, test="2400"),
+    "omniglot": read_omniglot,
 }
 
 
