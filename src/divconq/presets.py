@@ -64,6 +64,21 @@ VEHICLEID = LARGE.replace(
     data="vehicleid", k_max=16, overlap_weight=5e-4, finetune_from=80, epochs=170, ks=(1, 5)
 )
 
+# Characters of many alphabets; a mirrored character is another one, so there are no flips. See benchmarks/omniglot.md.
+OMNIGLOT = Config.of(
+    data="omniglot",
+    image_size=64,
+    resize=72,
+    augmentation="crop",
+    masks="fixed",
+    k_max=8,
+    divide_every=2,
+    epochs=24,
+    per_class=4,
+    lr=1e-4,
+    weight_decay=1e-4,
+)
+
 # Your own photos: the settings of the small benchmarks.
 PHOTOS = Config.of(data="", epochs=60, train_recall=True)
 
@@ -75,6 +90,7 @@ PRESETS = {
     "inshop": INSHOP,
     "sop": SOP,
     "vehicleid": VEHICLEID,
+    "omniglot": OMNIGLOT,
     "photos": PHOTOS,
 }
 

@@ -94,7 +94,7 @@ class DataConfig(Section):
     """Side of the square image that the network sees, in pixels."""
     resize: Pixels = 256
     """Short side of the image before the crop, in pixels."""
-    augmentation: Literal["none", "standard", "geom", "geom+color", "color-heavy"] = "standard"
+    augmentation: Literal["none", "crop", "standard", "geom", "geom+color", "color-heavy"] = "standard"
     """Random changes to training images."""
     crop: Literal["random", "random_resized"] = "random"
     """Training crop: of a fixed scale, or of a random area and shape."""

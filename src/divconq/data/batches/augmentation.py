@@ -62,6 +62,7 @@ _GEOM = replace(_STANDARD, rotate=0.5, shift=0.5, blur=0.5, cutout=0.5)
 
 AUGMENTATIONS = {
     "none": Augmentation(crop="central"),
+    "crop": Augmentation(),
     "standard": _STANDARD,
     "geom": _GEOM,
     "geom+color": replace(_GEOM, jitter=0.5, strength=(0.2, 0.2, 0.0, 0.0)),
