@@ -117,7 +117,7 @@ def plan_epoch(
     >>> plan = plan_epoch(labels, clusters, 2, batch=4, order="round_robin", seed=0, epoch=0)
     >>> [(cluster, sorted(index.tolist())) for cluster, index in plan]
     [(0, [0, 1, 2, 3]), (1, [4, 5, 6, 7])]
-    >>> len(plan_epoch(labels, clusters, 2, batch=3, epoch_length="largest", seed=0, epoch=0))  # 2 clusters, ceil(4 / 3)
+    >>> len(plan_epoch(labels, clusters, 2, batch=3, epoch_length="largest", seed=0, epoch=0))  # 2 x ceil(4 / 3)
     4
     """
     n = len(labels)
