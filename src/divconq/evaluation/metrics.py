@@ -83,7 +83,7 @@ def nmi(
     """
     check_embeddings("x", x, labels)
     if runs < 1:
-        raise ValueError(f"runs must be at least 1, got {runs}; the authors' number is 10")
+        raise ValueError(f"runs must be at least 1, got {runs}; the default is 1")
     classes, found = len(labels.unique()), []
     for s in range(seed, seed + runs):
         clusters = kmeans(x, classes, seed=s, iterations=iterations)
