@@ -202,8 +202,9 @@ def test_switches_of_the_evaluation_change_the_scores_alone(tiny, plain_records,
         assert all(other[name] == record[name] for name in {"loss", *expected})
 
 
-def test_masks_do_not_change_in_fine_tuning(tiny, tmp_path):
-    config = tiny.replace(epochs=4, finetune_from=3)
+@pytest.mark.parametrize("mask_weight_decay", [0.0, 0.1])
+def test_masks_do_not_change_in_fine_tuning(tiny, tmp_path, mask_weight_decay):
+    config = tiny.replace(epochs=4, finetune_from=3, mask_weight_decay=mask_weight_decay)
     train(config.replace(epochs=3), tmp_path / "run")
     before = masks_state(Run.open(tmp_path / "run").load())["weight"]
     train(config, tmp_path / "run", resume=True)
