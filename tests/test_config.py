@@ -45,7 +45,11 @@ MESSAGES = [
     ({"dim": 10**12}, "dim must be at most 65536, got 1000000000000"),
     ({"seed": 2**70}, "seed must be at most 9223372036854775807"),
     ({"masks": "fix"}, "masks must be one of learned, fixed, none, got 'fix'; did you mean 'fixed'?"),
-    ({"division": "tree"}, "division must be one of progressive, flat, random, labels, got 'tree'"),
+    ({"division": "tree"}, "division must be one of progressive, flat, random, random-again, labels, got"),
+    ({"cluster_steps": "even"}, "cluster_steps must be one of proportional, equal, got 'even'"),
+    ({"epoch_length": "big"}, "epoch_length must be one of images, largest, smallest, got 'big'"),
+    ({"class_sampling": "class"}, "class_sampling must be one of images, classes, got 'class'"),
+    ({"division": "random_again"}, "got 'random_again'; did you mean 'random-again'?"),
     ({"same_camera": None}, "same_camera must be one of drop, keep, got None"),
     # ranges
     ({"k_max": 6}, "k_max must be a power of two, got 6; use 4 or 8"),
@@ -65,6 +69,7 @@ MESSAGES = [
     ({"mask_weight_decay": -1}, "mask_weight_decay must be at least 0, got -1.0"),
     ({"eval_every": 0}, "eval_every must be at least 1, got 0"),
     ({"ks": (1, 0)}, "ks must be at least 1, got 0"),
+    ({"nmi_runs": 0}, "nmi_runs must be at least 1, got 0; the default is 1"),
     # far beyond what is useful
     ({"k_max": 2**62}, "k_max must be at most 4096, got 4611686018427387904"),
     ({"image_size": 10**9}, "image_size must be at most 4096, got 1000000000"),
@@ -95,6 +100,10 @@ MESSAGES = [
     (
         {"batch": 2, "per_class": 4},
         "batch must be a multiple of per_class = 4 and at least twice as large, got 2; use 8 or 12",
+    ),
+    (
+        {"class_sampling": "classes"},
+        "class_sampling must be images without per_class, got 'classes'; set --per-class, for example to 2, or",
     ),
     ({"resize": 200}, "resize must be at least image_size = 224, got 200"),
     (

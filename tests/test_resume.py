@@ -104,6 +104,8 @@ def test_a_run_stopped_at_any_step_ends_like_one_that_was_not(small, tmp_path, m
     "change",
     [
         {"division": "flat", "cluster_order": "round_robin"},
+        {"division": "random-again", "k_max": 4, "epoch_length": "largest", "cluster_steps": "equal"},
+        {"per_class": 2, "class_sampling": "classes", "epoch_length": "smallest"},
         {"masks": "fixed", "finetune_from": 1},
         {"freeze_backbone_epochs": 1, "freeze_batchnorm": False},
         {"per_class": 2, "dropout": 0.5, "eval_every": 2},

@@ -132,6 +132,7 @@ def plain_records(photos, tmp_path_factory):
 CHANGES_THE_LOSS = [
     ({"division": "flat"}, [1, 2, 3]),
     ({"division": "random"}, [2, 3]),
+    ({"division": "random-again"}, [2, 3]),
     ({"divide_every": 2}, [2, 3]),
     ({"masks": "fixed"}, [1, 2, 3]),
     ({"masks": "none"}, [1, 2, 3]),
@@ -140,9 +141,13 @@ CHANGES_THE_LOSS = [
     ({"mask_weight_decay": 0.1}, [1, 2, 3]),
     ({"cluster_on": "features"}, [2, 3]),
     ({"cluster_order": "round_robin"}, [1, 2, 3]),
+    ({"cluster_steps": "equal"}, [2, 3]),
+    ({"epoch_length": "largest"}, [2, 3]),
+    ({"epoch_length": "smallest"}, [2, 3]),
     ({"finetune_from": 2}, [3]),
     ({"freeze_backbone_epochs": 1}, [2, 3]),
     ({"per_class": 2}, [1, 2, 3]),
+    ({"per_class": 2, "class_sampling": "classes"}, [1, 2, 3]),
     ({"crop": "random_resized"}, [1, 2, 3]),
     ({"augmentation": "none"}, [1, 2, 3]),
     ({"augmentation": "geom"}, [1, 2, 3]),
@@ -184,6 +189,10 @@ def test_switches_of_the_evaluation_change_the_scores_alone(tiny, plain_records,
     scores = {"recall@1", "map@r", "nmi", "spread"}
     plain = train(tiny.replace(epochs=3, conquer="plain"), tmp_path / "plain")
     seldom = train(tiny.replace(epochs=3, eval_every=2, nmi=False), tmp_path / "seldom")
+    several = train(tiny.replace(epochs=3, nmi_runs=3), tmp_path / "several")
+    assert any(other["nmi"] != record["nmi"] for record, other in zip(plain_records, several, strict=True))
+    same = [[{**r, "nmi": None} for r in without_timings(records)] for records in (plain_records, several)]
+    assert same[0] == same[1]
     for record, other in zip(plain_records, plain, strict=True):
         assert other["loss"] == record["loss"]
         assert any(other[name] != record[name] for name in scores)
@@ -193,8 +202,9 @@ def test_switches_of_the_evaluation_change_the_scores_alone(tiny, plain_records,
         assert all(other[name] == record[name] for name in {"loss", *expected})
 
 
-def test_masks_do_not_change_in_fine_tuning(tiny, tmp_path):
-    config = tiny.replace(epochs=4, finetune_from=3)
+@pytest.mark.parametrize("mask_weight_decay", [0.0, 0.1])
+def test_masks_do_not_change_in_fine_tuning(tiny, tmp_path, mask_weight_decay):
+    config = tiny.replace(epochs=4, finetune_from=3, mask_weight_decay=mask_weight_decay)
     train(config.replace(epochs=3), tmp_path / "run")
     before = masks_state(Run.open(tmp_path / "run").load())["weight"]
     train(config, tmp_path / "run", resume=True)

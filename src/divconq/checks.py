@@ -132,6 +132,21 @@ def check_batch(batch: int, per_class: int | None) -> None:
         )
 
 
+def check_class_sampling(class_sampling: str, per_class: int | None) -> None:
+    """Raise SettingError if classes are to be drawn, and batches are not made of classes.
+
+    >>> check_class_sampling("classes", None)
+    Traceback (most recent call last):
+    divconq.checks.SettingError: class_sampling must be images without per_class, got 'classes'; ...
+    """
+    check_choice("class_sampling", class_sampling, ("images", "classes"))
+    if class_sampling == "classes" and per_class is None:
+        raise SettingError(
+            "class_sampling must be images without per_class, got 'classes'; "
+            "set --per-class, for example to 2, or leave --class-sampling out"
+        )
+
+
 def check_rate(name: str, value: object) -> None:
     """Raise SettingError unless ``value`` is a learning rate: a finite number of at least 0.
 

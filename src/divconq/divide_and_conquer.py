@@ -9,7 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from divconq.checks import check_batch, check_rate
+from divconq.checks import check_batch, check_class_sampling, check_rate
 from divconq.config import DivisionConfig, MasksConfig, ModelConfig, OptimisationConfig
 from divconq.data.batches.sampler import ClusterBatches, EpochPlan, plan_epoch
 from divconq.distributed import gather, on_first, synchronise
@@ -50,7 +50,9 @@ class DivideAndConquer(nn.Module):
         Dimensions d of the embedding.
     batch, per_class : int, int or None
         Images per batch; images of each class in a batch, or None to draw them uniformly.
-    division, k_max, divide_every, cluster_order, freeze_backbone_epochs, finetune_from
+    class_sampling : str
+        With ``per_class``, draw classes in proportion to their images (``images``) or equally often (``classes``).
+    division, k_max, divide_every, cluster_order, cluster_steps, epoch_length, freeze_backbone_epochs, finetune_from
         The division of the data, see ``divconq.config.DivisionConfig``.
     groups : int64 tensor (n,), optional
         The super-category of every image, for ``division="labels"``.
@@ -80,10 +82,13 @@ class DivideAndConquer(nn.Module):
         dim: int,
         batch: int,
         per_class: int | None = None,
+        class_sampling: Literal["images", "classes"] = "images",
         division: str = "progressive",
         k_max: int = 4,
         divide_every: int = 10,
         cluster_order: Literal["random", "round_robin"] = "random",
+        cluster_steps: Literal["proportional", "equal"] = "proportional",
+        epoch_length: Literal["images", "largest", "smallest"] = "images",
         freeze_backbone_epochs: int = 0,
         finetune_from: int | None = None,
         groups: Int64[Tensor, " n"] | None = None,
@@ -103,6 +108,8 @@ class DivideAndConquer(nn.Module):
             k_max=k_max,
             divide_every=divide_every,
             cluster_order=cluster_order,
+            cluster_steps=cluster_steps,
+            epoch_length=epoch_length,
             freeze_backbone_epochs=freeze_backbone_epochs,
             finetune_from=finetune_from,
         )
@@ -115,8 +122,9 @@ class DivideAndConquer(nn.Module):
             weight_decay=mask_weight_decay,
         )
         ModelConfig(dim=dim)  # the sections check their settings, as on the command line
-        OptimisationConfig(batch=batch, per_class=per_class, seed=seed)
+        OptimisationConfig(batch=batch, per_class=per_class, class_sampling=class_sampling, seed=seed)
         check_batch(batch, per_class)
+        check_class_sampling(class_sampling, per_class)
         check_rate("mask_lr", mask_lr)
         check_rate("loss_lr", mask_lr if loss_lr is None else loss_lr)
         if groups is not None and len(groups) != len(labels):
@@ -129,7 +137,7 @@ class DivideAndConquer(nn.Module):
             )
         self.objective = Objective(loss, Masks(dim, k_max, masks, conquer), overlap_weight)
         self.labels, self.groups = labels.cpu(), groups
-        self.batch, self.per_class, self.seed = batch, per_class, seed
+        self.batch, self.per_class, self.class_sampling, self.seed = batch, per_class, class_sampling, seed
         self.partition = Partition.whole(len(labels))
         self.epoch = 0  # the epoch in progress, or the next one
         self.divided_at: int | None = None  # the epoch of the latest division
@@ -195,7 +203,10 @@ class DivideAndConquer(nn.Module):
             self.partition.k,
             batch=self.batch,
             per_class=self.per_class,
+            class_sampling=self.class_sampling,
             order=self.settings.cluster_order,
+            cluster_steps=self.settings.cluster_steps,
+            epoch_length=self.settings.epoch_length,
             seed=self.seed,
             epoch=epoch,
         )

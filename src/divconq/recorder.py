@@ -60,9 +60,7 @@ class Recorder:
                 Checkpoints(self.run.folder, runtime.save_minutes, runtime.save_steps)
             )
             self.loggers = opened.enter_context(Loggers(self.names_of_loggers, self.run))
-            steps = math.ceil(len(self.job.train) / total.batch)
-            done = self.dc.epoch * steps + self.steps_done
-            self.progress = Progress(total.epochs, steps, total.batch, done)
+            self.progress = Progress(total.epochs, total.batch)
             opened.callback(self.progress.close)
             self.stop.patient = True
             self.open = opened.pop_all()
@@ -97,7 +95,7 @@ class Recorder:
         self.guard = NaNGuard(self.dc.epoch, plan.clusters, self.job.device, before=self.losses)
         if self.generators:
             set_generator_states(self.generators, self.job.device)
-        self.progress.epoch(self.dc.epoch, self.dc.partition.k)
+        self.progress.epoch(self.dc.epoch, self.dc.partition.k, len(plan), self.steps_done)
 
     def after_step(self, loss: Tensor, finite: Tensor) -> None:
         """Record the loss of a step. Write a checkpoint if one is due; stop after a stop signal."""

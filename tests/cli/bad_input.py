@@ -66,6 +66,7 @@ from divconq.io import locks
 from divconq.losses import check_loss, make_loss
 from divconq.masks import Masks
 from divconq.model import import_file, make_model
+from divconq.presets import preset
 from divconq.recorder import Recorder
 from divconq.runs import checkpoints
 from divconq.runs.exported import load_model
@@ -878,6 +879,21 @@ SETTINGS = (
     ),
     Refusal("a batch that is no multiple", lambda: Config.of(batch=10, per_class=4)),
     Refusal(
+        "classes drawn equally often, in batches that are not made of classes",
+        lambda: Config.of(class_sampling="classes"),
+    ),
+    Refusal("the same, on the command line", lambda: main("train", "cub", "--class-sampling", "classes")),
+    Refusal(
+        "a preset of the authors with other batches", lambda: preset("sop-authors").replace(per_class=None)
+    ),
+    Refusal(
+        "a way to share the steps that does not exist",
+        lambda: Config.of(cluster_steps="even"),
+        "use one of them",
+    ),
+    Refusal("a length of an epoch that does not exist", lambda: Config.of(epoch_length="longest")),
+    Refusal("the mean of no k-means", lambda: Config.of(nmi_runs=0)),
+    Refusal(
         "images smaller than what the network sees",
         lambda: Config.of(image_size=224, resize=200),
     ),
@@ -1149,6 +1165,9 @@ LOSSES = (
     Refusal("fewer classes than the data has", lambda: loss("ProxyNCALoss", num_classes=3)),
     Refusal("a loss that returns no number", no_number, "return a scalar"),
     Refusal("a negative margin", lambda: loss("triplet", alpha=-1.0)),
+    Refusal(
+        "a switch of a loss that is no switch", lambda: loss("triplet", squared="no"), "write true or false"
+    ),
     Refusal("a scale of zero", lambda: loss("npairs", scale=0.0)),
     Refusal("a miner for one of our losses", lambda: loss("margin", miner="BatchHardMiner")),
     Refusal("arguments for no miner", lambda: loss("CircleLoss", mined={"margin": 0.1})),
@@ -1199,6 +1218,13 @@ DIVISION = (
     Refusal("more splits than there are masks", lambda: Masks(8, 1).split_()),
     Refusal("batches of a loader of your own", own_loop, "build it so"),
     Refusal("an order of clusters that does not exist", lambda: sampled(order="sorted"), "use one of them"),
+    Refusal(
+        "steps of the clusters that are shared in another way",
+        lambda: sampled(cluster_steps="even"),
+        "use one of them",
+    ),
+    Refusal("an epoch of another length", lambda: sampled(epoch_length="longest")),
+    Refusal("classes drawn equally often, in uniform batches", lambda: sampled(class_sampling="classes")),
     Refusal("a batch of one image", lambda: sampled(batch=1), "use 2 or more"),
     Refusal("a batch larger than the data", lambda: sampled(batch=9)),
     Refusal(
@@ -1373,6 +1399,7 @@ EVALUATION = (
     Refusal("a gallery without labels", lambda: score(gallery=points(4))),
     Refusal("a gallery of another model", lambda: score(gallery=points(4, 3), gallery_labels=labels(4))),
     Refusal("a k larger than the gallery", lambda: score(ks=(4,))),
+    Refusal("the mean of no k-means, of `nmi`", lambda: score(nmi_runs=0)),
     Refusal("nothing to find", lambda: score(query_labels=torch.arange(4))),
     Refusal("cameras of a gallery that is not there", lambda: score(gallery_cameras=labels(4))),
     Refusal("cameras of the queries only", lambda: score(searched=4, query_cameras=labels(4))),

@@ -52,7 +52,7 @@ def test_usable_clusters_equal_naive_loop():
     assert usable_clusters(nothing, nothing, 2).tolist() == [False, False]
 
 
-@pytest.mark.parametrize("strategy", ["progressive", "random", "labels"])
+@pytest.mark.parametrize("strategy", ["progressive", "random", "random-again", "labels"])
 def test_k_doubles_at_every_call_up_to_k_max(strategy):
     assert [p.k for p in successive(strategy)] == [1, 2, 4, 8, 8, 8]
 
@@ -82,6 +82,35 @@ def test_random_halves_of_odd_clusters_differ_by_one():
     quarters = divide("random", None, halves, torch.zeros(7).long(), k_max=4, seed=0)
     assert sorted(halves.sizes().tolist()) == [3, 4]
     assert sorted(quarters.sizes().tolist()) == [1, 2, 2, 2]
+
+
+def test_random_again_is_drawn_anew_at_every_division():
+    partitions = successive("random-again")
+    for partition in partitions:
+        assert int(partition.sizes().max()) - int(partition.sizes().min()) <= 1
+    for parent, child in pairwise(partitions[1:4]):
+        assert not torch.equal(child.parent().clusters, parent.clusters)
+        moved = (child.parent().clusters != parent.clusters).double().mean()
+        assert abs(float(moved) - (1 - 1 / parent.k)) < 0.1, "as many as chance moves"
+    for old, new in pairwise(partitions[3:]):
+        assert abs(float((old.clusters != new.clusters).double().mean()) - 7 / 8) < 0.1, "at K_max too"
+    assert not torch.equal(partitions[1].clusters, successive("random-again", seed=50)[1].clusters)
+
+
+def test_random_again_gives_every_image_every_cluster_equally_often():
+    count = torch.zeros(10, 4)
+    for seed in range(2000):
+        drawn = divide("random-again", None, Partition(torch.arange(10) % 4, 4), torch.zeros(10).long(),
+                       k_max=4, seed=seed)  # fmt: skip
+        assert drawn.sizes().tolist() == [3, 3, 2, 2]
+        count += torch.nn.functional.one_hot(drawn.clusters, 4) / 2000
+    torch.testing.assert_close(count, torch.tensor([[0.3, 0.3, 0.2, 0.2]] * 10), rtol=0, atol=0.05)
+
+
+def test_random_again_of_fewer_clusters_than_it_may_have():
+    labels = torch.zeros(9).long()
+    four = divide("random-again", None, Partition(torch.arange(9) % 2, 2), labels, k_max=8, seed=0)
+    assert (four.k, sorted(four.sizes().tolist())) == (4, [2, 2, 2, 3])
 
 
 def test_progressive_is_recluster_match_bisect():
@@ -234,7 +263,7 @@ def test_random_and_labels_do_not_warn():
     labels = torch.arange(4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for strategy in ("random", "labels"):
+        for strategy in ("random", "random-again", "labels"):
             divide(strategy, None, Partition.whole(4), labels, k_max=4, seed=0, groups=labels)
 
 

@@ -260,6 +260,20 @@ def test_nmi_is_that_of_the_clusters(seed):
     assert nmi(x, labels, seed=seed) == pytest.approx(nmi_by_hand(labels, clusters), abs=1e-9)
 
 
+@pytest.mark.parametrize(("seed", "runs"), [(0, 1), (5, 1), (0, 3), (5, 4)])
+def test_nmi_of_several_runs_is_the_mean_over_their_seeds(seed, runs):
+    labels = sizes_to_labels(*SIZES[2])
+    x = embeddings(labels)
+    found = []
+    for s in range(seed, seed + runs):
+        clusters = kmeans(x, len(set(labels.tolist())), seed=s, iterations=25)
+        found.append(METRIC_FUNCTIONS.normalised_information(clusters, labels))
+    assert runs == 1 or len(set(found)) > 1, "the seeds differ"
+    assert nmi(x, labels, seed=seed, runs=runs) == sum(found) / runs
+    assert evaluate(x, labels, ks=(1,), seed=seed, nmi_runs=runs)["nmi"] == sum(found) / runs
+    assert nmi(x, labels, seed=seed) == found[0], "one run is what it was"
+
+
 def test_information_is_that_of_scikit_learn():
     from sklearn.metrics import normalized_mutual_info_score
 

@@ -129,13 +129,16 @@ def slow_semi_hard(d, positive, negatives):
     return max(negatives, key=lambda n: (d[n], n))
 
 
-def slow_triplet(x, labels, alpha):
+def slow_triplet(x, labels, alpha, squared=True, all_pairs=False):
     terms = []
     for a, positives, negatives in participants(labels):
-        d2 = [((x[a] - x[i]) ** 2).sum() for i in range(len(x))]
+        far = [((x[a] - x[i]) ** 2).sum() if squared else distance(x[a], x[i]) for i in range(len(x))]
         for p in positives:
-            term = d2[p] - d2[slow_semi_hard([v.item() for v in d2], p, negatives)] + alpha
-            terms += [term] if term > 0 else []
+            term = far[p] - far[slow_semi_hard([v.item() for v in far], p, negatives)] + alpha
+            if term > 0:
+                terms.append(term)
+            elif all_pairs:
+                terms.append(0 * term)
     return mean(terms, x)
 
 

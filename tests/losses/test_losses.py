@@ -21,7 +21,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from divconq.losses import LOSSES, MarginLoss, NPairsLoss, SoftTripletLoss, TripletLoss
 
 many = settings(max_examples=40, deadline=None, derandomize=True)
-MAKERS = {**LOSSES, "margin, learned beta": lambda: MarginLoss(num_classes=10)}
+MAKERS = {
+    **LOSSES,
+    "margin, learned beta": lambda: MarginLoss(num_classes=10),
+    "triplet, as the authors": lambda: TripletLoss(squared=False, all_pairs=True),
+}
 each_loss = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
 
 
@@ -76,6 +80,32 @@ def test_margin_with_learned_beta_is_the_loop(batch):
 def test_triplet_is_the_loop(batch):
     x, labels = batch
     assert_same(lambda z: TripletLoss(0.3)(z, labels), lambda z: slow_triplet(z, labels, 0.3), x)
+
+
+@pytest.mark.parametrize("squared", [True, False])
+@pytest.mark.parametrize("all_pairs", [True, False])
+@given(batch=batches())
+@many
+def test_triplet_with_its_switches_is_the_loop(batch, squared, all_pairs):
+    x, labels = batch
+    assert_same(
+        lambda z: TripletLoss(0.25, squared, all_pairs)(z, labels),
+        lambda z: slow_triplet(z, labels, 0.25, squared, all_pairs),
+        x,
+    )
+
+
+def test_triplet_over_all_pairs_counts_pairs_without_loss():
+    """Four positive pairs; only those of the first class are closer to the negative than the margin."""
+    x = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0], [0.0, 1.0]])
+    labels = torch.tensor([0, 0, 1, 1])
+    d = {"ap": 0.8**0.5, "far": 2**0.5, "near": 0.4**0.5}
+    terms = [d["ap"] - d["far"] + 0.2, d["ap"] - d["near"] + 0.2, 0.0, 0.0]
+    expected = sum(max(term, 0) for term in terms)
+    assert sum(term > 0 for term in terms) == 1
+    for all_pairs, count in ((False, 1), (True, 4)):
+        value = TripletLoss(squared=False, all_pairs=all_pairs)(x, labels)
+        torch.testing.assert_close(value, torch.tensor(expected / count))
 
 
 @given(batches())

@@ -4,7 +4,13 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from divconq.checks import SettingError, check_batch, check_disjoint_masks, did_you_mean
+from divconq.checks import (
+    SettingError,
+    check_batch,
+    check_class_sampling,
+    check_disjoint_masks,
+    did_you_mean,
+)
 from divconq.config.sections import (
     DataConfig,
     DivisionConfig,
@@ -121,6 +127,7 @@ class Config:
         if MASKS[self.masks.kind].disjoint:
             check_disjoint_masks(self.masks.kind, self.model.dim, self.division.k_max)
         check_batch(self.optimisation.batch, self.optimisation.per_class)
+        check_class_sampling(self.optimisation.class_sampling, self.optimisation.per_class)
 
 
 SECTIONS: dict[str, type[Any]] = {

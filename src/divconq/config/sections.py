@@ -94,7 +94,11 @@ class DataConfig(Section):
     """Side of the square image that the network sees, in pixels."""
     resize: Pixels = 256
     """Short side of the image before the crop, in pixels."""
-    augmentation: Literal["none", "crop", "standard", "geom", "geom+color", "color-heavy"] = "standard"
+    decode_size: Pixels | None = None
+    """Short side at which images are stored, in pixels, for crops of finer detail; None takes resize."""
+    augmentation: Literal[
+        "none", "crop", "standard", "geom", "geom+color", "color-heavy", "geom-authors", "geom+color-authors"
+    ] = "standard"
     """Random changes to training images."""
     crop: Literal["random", "random_resized"] = "random"
     """Training crop: of a fixed scale, or of a random area and shape."""
@@ -144,6 +148,10 @@ class DivisionConfig(Section):
     """Vectors to cluster: the conquered embedding, or the features of the backbone."""
     cluster_order: Literal["random", "round_robin"] = "random"
     """Order in which the clusters give batches."""
+    cluster_steps: Literal["proportional", "equal"] = "proportional"
+    """Steps of each cluster in an epoch: in proportion to its images, or the same number for all."""
+    epoch_length: Literal["images", "largest", "smallest"] = "images"
+    """Steps of an epoch: all images / batch, or the clusters times the batches of the largest or smallest one."""
     freeze_backbone_epochs: Count = 0
     """Epochs after each division in which only the head and the masks are trained."""
     finetune_from: Count | None = None
@@ -196,6 +204,8 @@ class OptimisationConfig(Section):
     """Images in a batch; all come from one cluster."""
     per_class: Annotated[int, at_least(2), at_most(10**6)] | None = None
     """Images of each class in a batch; None draws the images uniformly."""
+    class_sampling: Literal["images", "classes"] = "images"
+    """With per_class, draw classes in proportion to their images, or all classes equally often."""
     lr: Annotated[float, above(0), at_most(1000)] = 1e-5
     """Learning rate of Adam."""
     head_lr_scale: NonNegative = 1.0
@@ -238,6 +248,8 @@ class EvaluationConfig(Section):
     """The k of Recall@k."""
     nmi: bool = True
     """Also cluster the test images and report NMI."""
+    nmi_runs: Positive = 1
+    """Number of k-means with different seeds; NMI is their mean."""
     train_recall: bool = False
     """Also report R@1 among the training images; every evaluation then embeds all of them."""
     same_camera: Literal["drop", "keep"] = "drop"

@@ -1,4 +1,7 @@
-"""Random division: every cluster is split into two random halves (ablation of the paper, table 5)."""
+"""Random division, drawn once: every cluster is split into two random halves, and stays as it is at K_max.
+
+``random_again`` draws a new partition at every division, as the paper's ablation (table 5) does.
+"""
 
 import torch
 from jaxtyping import Float, Int64

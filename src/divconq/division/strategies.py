@@ -33,6 +33,7 @@ class Strategy:
 DIVISIONS: dict[str, Strategy] = {
     "progressive": Strategy("progressive", needs_embeddings=True),
     "flat": Strategy("flat", needs_embeddings=True, at_once=True),
-    "random": Strategy("random_halves"),
+    "random": Strategy("random_halves"),  # drawn once: later divisions keep the clusters, or split them
+    "random-again": Strategy("random_again"),  # drawn again at every division
     "labels": Strategy("super_categories", needs_groups=True),
 }

@@ -66,18 +66,29 @@ def marp(ranking: Ranking) -> Float64[Tensor, " b"]:
 
 
 def nmi(
-    x: Float[Tensor, "n d"], labels: Int64[Tensor, " n"], seed: int = 0, *, iterations: int = 25
+    x: Float[Tensor, "n d"],
+    labels: Int64[Tensor, " n"],
+    seed: int = 0,
+    *,
+    runs: int = 1,
+    iterations: int = 25,
 ) -> float:
     """Return the normalised mutual information 2 I(C; Y) / (H(C) + H(Y)) of k-means clusters C and classes Y.
 
-    There are as many clusters as classes.
+    There are as many clusters as classes. The result is the mean over ``runs`` k-means with the seeds ``seed``,
+    ``seed + 1``, ...
 
     >>> nmi(torch.tensor([[0.0], [0.1], [7.0], [7.1]]), torch.tensor([4, 4, 9, 9]))
     1.0
     """
     check_embeddings("x", x, labels)
-    clusters = kmeans(x, len(labels.unique()), seed=seed, iterations=iterations)
-    return normalised_information(clusters, labels.to(clusters.device))
+    if runs < 1:
+        raise ValueError(f"runs must be at least 1, got {runs}; the default is 1")
+    classes, found = len(labels.unique()), []
+    for s in range(seed, seed + runs):
+        clusters = kmeans(x, classes, seed=s, iterations=iterations)
+        found.append(normalised_information(clusters, labels.to(clusters.device)))
+    return sum(found) / runs
 
 
 def normalised_information(a: Int64[Tensor, " n"], b: Int64[Tensor, " n"]) -> float:

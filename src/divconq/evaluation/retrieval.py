@@ -22,9 +22,12 @@ def evaluate(
     gallery_cameras: Int64[Tensor, " m"] | None = None,
     ks: tuple[int, ...] = (1, 2, 4, 8),
     with_nmi: bool = True,
+    nmi_runs: int = 1,
     seed: int = 0,
 ) -> dict[str, float]:
     """Return every metric of ``scores.METRICS`` by name: the search metrics, and the metrics of all embeddings.
+
+    NMI is the mean over ``nmi_runs`` k-means.
 
     >>> x = torch.eye(2).repeat(3, 1)
     >>> scores = evaluate(x, torch.tensor([0, 1, 0, 1, 0, 1]), ks=(1,))
@@ -45,7 +48,8 @@ def evaluate(
         everything, labels = torch.cat([query, gallery]), torch.cat([query_labels, gallery_labels])
     for name, metric in METRICS.items():
         if metric.of_embeddings is not None and (with_nmi or name != "nmi"):
-            scores[name] = metric.of_embeddings(everything, labels, seed)
+            options = {"runs": nmi_runs} if metric.averaged else {}
+            scores[name] = metric.of_embeddings(everything, labels, seed, **options)
     return scores
 
 

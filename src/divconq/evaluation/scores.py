@@ -26,13 +26,15 @@ class Metric:
 
     ``per_query(ranking)`` returns one number per query; the metric is their mean. If the name ends in ``@k``, it is
     ``per_query(ranking, k)``, and there is one column for each k of ``--ks``. ``of_embeddings(x, labels, seed)``
-    returns the metric itself. A metric without a function is counted by ``retrieval_scores``. Scores from 0 to 1
-    have the unit ``percent``; only these appear in tables.
+    returns the metric itself; with ``averaged`` it also takes ``runs``, a number of seeds to average over. A metric
+    without a function is counted by ``retrieval_scores``. Scores from 0 to 1 have the unit ``percent``; only these
+    appear in tables.
     """
 
     title: str
     per_query: Callable[..., Tensor] | None = None
-    of_embeddings: Callable[[Tensor, Tensor, int], float] | None = None
+    of_embeddings: Callable[..., float] | None = None
+    averaged: bool = False
     higher_is_better: bool = True
     unit: Literal["percent", "count", "number"] = "percent"
 
@@ -44,7 +46,7 @@ METRICS: dict[str, Metric] = {
     "marp": Metric("mARP", marp),
     "queries": Metric("queries", unit="count"),
     "queries_without_positive": Metric("queries without positive", unit="count"),
-    "nmi": Metric("NMI", of_embeddings=nmi),
+    "nmi": Metric("NMI", of_embeddings=nmi, averaged=True),
     "spread": Metric("spread", of_embeddings=lambda x, labels, seed: spread(x), unit="number"),
 }
 

@@ -112,6 +112,7 @@ def _check_training(config: Config, train: ImageSet) -> None:
         1,
         batch=config.optimisation.batch,
         per_class=config.optimisation.per_class,
+        class_sampling=config.optimisation.class_sampling,
         seed=config.optimisation.seed,
         epoch=0,
     )

@@ -15,14 +15,13 @@ from divconq.distributed import is_first
 class Progress:
     """A progress bar over all epochs, with epoch, K, loss, R@1, images/s and the time left.
 
-    ``done`` is the number of steps made before the resume.
+    Epochs may differ in their number of steps. Those to come count as long as the current one, and so do those before
+    a resume.
     """
 
-    def __init__(self, epochs: int, steps: int, batch: int, done: int = 0) -> None:
-        self.epochs, self.batch = epochs, batch
+    def __init__(self, epochs: int, batch: int) -> None:
+        self.epochs, self.batch, self.begun = epochs, batch, False
         self.bar = tqdm(
-            total=epochs * steps * batch,
-            initial=done * batch,
             unit=" images",
             unit_scale=True,
             smoothing=0.05,
@@ -32,9 +31,13 @@ class Progress:
         )
         self.figures: dict[str, str] = {}
 
-    def epoch(self, epoch: int, k: int) -> None:
-        """Show a new epoch with ``k`` clusters."""
-        self.bar.set_description(f"epoch {epoch + 1}/{self.epochs} K={k}", refresh=False)
+    def epoch(self, epoch: int, k: int, steps: int, done: int = 0) -> None:
+        """Show a new epoch with ``k`` clusters and ``steps`` steps, of which ``done`` were made before a resume."""
+        if not self.begun:
+            self.bar.initial = self.bar.n = self.bar.last_print_n = (epoch * steps + done) * self.batch
+        self.bar.total = self.bar.n + ((self.epochs - epoch) * steps - done) * self.batch
+        self.bar.set_description(f"epoch {epoch + 1}/{self.epochs} K={k}", refresh=not self.begun)
+        self.begun = True
 
     def show(self, record: Mapping[str, Any]) -> None:
         """Show the loss and the scores of a record."""

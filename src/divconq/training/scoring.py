@@ -117,6 +117,7 @@ def _scores(
         gallery_cameras=None if gallery is None else cameras and cameras[1],
         ks=config.evaluation.ks,
         with_nmi=config.evaluation.nmi,
+        nmi_runs=config.evaluation.nmi_runs,
         seed=config.optimisation.seed,
     )
     ks = tuple(k for k in config.evaluation.ks if k <= len(test.labels.unique()))

@@ -31,8 +31,9 @@ from divconq.training.scoring import check_test_images, embed_images, search_sco
 from divconq.training.step import TrainingStep
 
 ALGORITHM_SETTINGS = (
-    *("dim", "batch", "per_class", "seed"),
-    *("division", "k_max", "divide_every", "cluster_order", "freeze_backbone_epochs", "finetune_from"),
+    *("dim", "batch", "per_class", "class_sampling", "seed"),
+    *("division", "k_max", "divide_every", "cluster_order", "cluster_steps", "epoch_length"),
+    *("freeze_backbone_epochs", "finetune_from"),
     *("masks", "overlap_weight", "mask_weight_decay", "mask_split_noise", "mask_reset", "conquer"),
 )  # arguments of DivideAndConquer that have the name of a setting
 COMPILED_VARIANTS = 64  # per function and process, enough for several runs with different settings

@@ -32,7 +32,10 @@ def problems(draw):
         "k": k,
         "batch": batch,
         "per_class": m,
+        "class_sampling": draw(st.sampled_from(["images", "classes"])) if m else "images",
         "order": draw(st.sampled_from(["random", "round_robin"])),
+        "cluster_steps": draw(st.sampled_from(["proportional", "equal"])),
+        "epoch_length": draw(st.sampled_from(["images", "largest", "smallest"])),
         "seed": draw(st.integers(0, 9)),
         "epoch": draw(st.integers(0, 9)),
     }
@@ -65,10 +68,21 @@ def within_one(count, share):
     return math.floor(share) <= count <= math.ceil(share)
 
 
-def expected_steps(steps, weights, epoch):
+def expected_length(epoch_length, n, sizes, batch):
+    """``sizes`` counts the images of every usable cluster that can be drawn."""
+    if epoch_length == "images":
+        return math.ceil(Fraction(n, batch))
+    size = max(sizes.values()) if epoch_length == "largest" else min(sizes.values())
+    return sum(math.ceil(Fraction(size, batch)) for _ in sizes)
+
+
+def expected_steps(steps, weights, epoch, cluster_steps="proportional"):
     usable = sorted(weights)
-    if steps < len(usable):
-        return Counter(usable[(epoch * steps + i) % len(usable)] for i in range(steps))
+    if cluster_steps == "equal" or steps < len(usable):
+        each = steps // len(usable)
+        rest = steps - each * len(usable)
+        turns = Counter(usable[(epoch * rest + i) % len(usable)] for i in range(rest))
+        return +Counter({c: each + turns[c] for c in usable})
     share = {c: Fraction(steps * weights[c], sum(weights.values())) for c in usable}
     result = Counter(usable)
     while sum(result.values()) < steps:
@@ -98,7 +112,7 @@ def shares(sizes, steps, count):
         full |= {klass for klass, value in share.items() if value > steps}
 
 
-def check_groups(batches, pools, g, m, classes):
+def check_groups(batches, pools, g, m, classes, class_sampling="images"):
     """Check that each batch of a cluster has ``g`` groups of ``m`` images of one class."""
     always, sometimes = divmod(g, len(pools))
     hands = {klass: [] for klass in pools}
@@ -112,10 +126,14 @@ def check_groups(batches, pools, g, m, classes):
             hands[klass].append([image for image in batch if classes[image] == klass])
 
     steps, images = len(batches), sum(map(len, pools.values()))
+    uniform = class_sampling == "classes"
     share = shares({klass: len(pool) for klass, pool in pools.items()}, steps, sometimes)
     for klass, pool in pools.items():
         check_even(hands[klass], pool)
         drawn = sum(map(len, hands[klass])) // m
+        if uniform:
+            assert within_one(drawn, Fraction(steps * g, len(pools)))
+            continue
         assert within_one(drawn - always * steps, share[klass])
         if len(pools) >= g and steps * g * m >= images and drawn < steps:
             assert len(set(pool) - {image for hand in hands[klass] for image in hand}) < m
@@ -133,10 +151,10 @@ def test_plan(problem):
         return
 
     plan = solve(problem)
-    steps = math.ceil(n / batch)
+    sizes = {cluster: sum(map(len, groups.values())) for cluster, groups in pools.items()}
+    steps = expected_length(problem["epoch_length"], n, sizes, batch)
     assert len(plan) == steps
     assert plan.indices.shape == (steps, batch)
-    sizes = {cluster: sum(map(len, groups.values())) for cluster, groups in pools.items()}
     assert plan.left_out == n - sum(sizes.values())
     every = [images for groups in members(classes, clusters).values() for images in groups.values()]
     assert plan.without_positive == sum(len(images) == 1 for images in every)
@@ -146,10 +164,11 @@ def test_plan(problem):
         assert set(clusters[index].tolist()) == {cluster}
         batches.setdefault(cluster, []).append(index.tolist())
     given_steps = {cluster: len(rows) for cluster, rows in batches.items()}
-    assert given_steps == expected_steps(steps, sizes, problem["epoch"])
+    assert given_steps == expected_steps(steps, sizes, problem["epoch"], problem["cluster_steps"])
     for cluster, rows in batches.items():
         if m:
-            check_groups(rows, pools[cluster], batch // m, m, classes.tolist())
+            classes_of = classes.tolist()
+            check_groups(rows, pools[cluster], batch // m, m, classes_of, problem["class_sampling"])
         else:
             check_even(rows, [image for images in pools[cluster].values() for image in images])
 
@@ -230,6 +249,86 @@ def test_images_are_drawn_equally_often_on_average():
     assert torch.allclose(count, torch.tensor(1.0), atol=0.1)
 
 
+# Two clusters of 40 and 16 images, in batches of 6: 7 and 3 steps to draw all of them.
+UNEVEN = torch.arange(56) % 4, (torch.arange(56) >= 40).long()
+
+
+@pytest.mark.parametrize(
+    ("epoch_length", "cluster_steps", "expected"),
+    [
+        ("images", "proportional", [7, 3]),
+        ("images", "equal", [5, 5]),
+        ("largest", "proportional", [10, 4]),
+        ("largest", "equal", [7, 7]),
+        ("smallest", "proportional", [4, 2]),
+        ("smallest", "equal", [3, 3]),
+    ],
+)
+def test_steps_of_an_epoch_and_of_its_clusters(epoch_length, cluster_steps, expected):
+    plan = plan_epoch(
+        *UNEVEN, 2, batch=6, epoch_length=epoch_length, cluster_steps=cluster_steps, seed=0, epoch=0
+    )
+    assert torch.bincount(plan.clusters).tolist() == expected
+    drawn = [torch.bincount(plan.indices.flatten(), minlength=56)[UNEVEN[1] == c] for c in (0, 1)]
+    assert all(int(counts.max()) - int(counts.min()) <= 1 for counts in drawn)
+
+
+def test_an_unusable_cluster_makes_an_epoch_no_longer():
+    """The largest cluster has one class, so it has no steps and does not count."""
+    classes, clusters = (torch.cat([part, torch.full((90,), 2 * i)]) for i, part in enumerate(UNEVEN))
+    lengths = {
+        name: len(plan_epoch(classes, clusters, 4, batch=6, epoch_length=name, seed=0, epoch=0))
+        for name in ("images", "largest", "smallest")
+    }
+    assert lengths == {"images": 25, "largest": 14, "smallest": 6}
+
+
+def test_steps_that_are_left_over_go_round():
+    """Seven steps for three clusters: each has the third step in one epoch of three."""
+    classes, clusters = torch.arange(42) % 2, torch.arange(42) // 14
+    given = [
+        torch.bincount(
+            plan_epoch(classes, clusters, 3, batch=6, cluster_steps="equal", seed=0, epoch=epoch).clusters
+        ).tolist()
+        for epoch in range(4)
+    ]
+    assert given == [[3, 2, 2], [2, 3, 2], [2, 2, 3], [3, 2, 2]]
+
+
+def test_classes_are_drawn_alike_or_by_their_images():
+    """Classes of 2, 4, 6 and 12 images; two of them are in every batch."""
+    classes, clusters = make([2, 4, 6, 12], 1, seed=0)
+    found = {}
+    for class_sampling in ("images", "classes"):
+        groups = torch.zeros(4)
+        for epoch in range(400):
+            plan = plan_epoch(
+                classes, clusters, 1, batch=4, per_class=2, class_sampling=class_sampling, seed=0, epoch=epoch
+            )
+            counts = torch.bincount(classes[plan.indices[:, ::2].flatten()], minlength=4)
+            assert int(counts.sum()) == 12
+            if class_sampling == "classes":
+                assert counts.tolist() == [3, 3, 3, 3], "12 groups for four classes"
+            groups += counts / 400
+        found[class_sampling] = groups
+    torch.testing.assert_close(found["images"], torch.tensor([1.0, 2.0, 3.0, 6.0]), rtol=0, atol=0.05)
+
+
+def test_pairs_of_classes_are_in_a_batch_equally_often():
+    """Any two of five classes are two of the three of a batch with probability 3 / 10."""
+    classes, clusters = make([2, 3, 5, 8, 13], 1, seed=0)
+    together = torch.zeros(5, 5)
+    for epoch in range(600):
+        plan = plan_epoch(
+            classes, clusters, 1, batch=6, per_class=2, class_sampling="classes", seed=0, epoch=epoch
+        )
+        for row in classes[plan.indices[:, ::2]]:
+            together[row[:, None], row] += 1 / (600 * len(plan))
+    pairs = together[~torch.eye(5, dtype=torch.bool)]
+    torch.testing.assert_close(pairs, torch.full((20,), 0.3), rtol=0, atol=0.03)
+    torch.testing.assert_close(together.diag(), torch.full((5,), 0.6), rtol=0, atol=0.02)
+
+
 def test_images_left_out_and_without_positive():
     classes = torch.tensor([0, 0, 1, 1, 2, 3, 3, 4])
     clusters = torch.tensor([0, 0, 0, 0, 0, 1, 1, 1])  # in cluster 1 only class 3 has a pair
@@ -250,6 +349,13 @@ def test_images_left_out_and_without_positive():
         ({"batch": 8, "per_class": 3}, "got 8; use 6 or 9"),
         ({"batch": 4, "per_class": 4}, "got 4; use 8 or 12"),
         ({"order": "sorted"}, "random, round_robin, got 'sorted'"),
+        ({"cluster_steps": "even"}, "cluster_steps must be one of proportional, equal, got 'even'"),
+        ({"epoch_length": "longest"}, "images, largest, smallest, got 'longest'; did you mean 'largest'"),
+        ({"class_sampling": "class"}, "images, classes, got 'class'; did you mean 'classes'"),
+        (
+            {"class_sampling": "classes"},
+            "class_sampling must be images without per_class, got 'classes'; set --per-class",
+        ),
         ({"k": 2}, "numbered 0 to 1 .* got 0 to 2"),
     ],
 )

@@ -1,11 +1,17 @@
 """Plan the batches of an epoch. ``plan_epoch`` is a pure function, called before the epoch starts.
 
 Steps
-    An epoch has ``ceil(n / batch)`` steps. Each step draws exactly ``batch`` images from one usable cluster (see
-    ``divconq.division.usable_clusters``); images of other clusters are left out. Each usable cluster gets a
-    number of steps in proportion to its images that can be drawn, by largest remainder and with at least one step
-    each. If there are fewer steps than usable clusters, each step draws from another cluster and the next
-    epoch continues with the next cluster. After ``ceil(usable / steps)`` epochs, every cluster has had a step.
+    Each step draws exactly ``batch`` images from one usable cluster (see ``divconq.division.usable_clusters``);
+    images of other clusters are left out. ``epoch_length`` is the number of steps: ``images`` takes
+    ``ceil(n / batch)``, ``largest`` and ``smallest`` take the number of usable clusters times
+    ``ceil(size / batch)``, with the size of the largest or smallest of them in images that can be drawn.
+
+Steps of a cluster
+    With ``cluster_steps="proportional"`` each usable cluster gets a number of steps in proportion to its images that
+    can be drawn, by largest remainder and with at least one step each. With ``equal`` all get the same number;
+    steps that are left over go to one cluster each, and the next epoch continues with the next cluster.
+    If there are fewer steps than usable clusters, both ways give one step to each of the next clusters. After
+    ``ceil(usable / steps)`` epochs, every cluster has had a step.
 
 Uniform batches (``per_class`` is None)
     The images of a cluster are dealt like a deck of cards that is reshuffled when it runs out. In an epoch, each
@@ -15,7 +21,8 @@ Uniform batches (``per_class`` is None)
 ``per_class = m``: a batch has ``g = batch / m`` groups, each of ``m`` images of one class
     A class with one image in its cluster is left out. Each of the other C classes is in every batch ``g / C``
     times, rounded down or up: at most once if ``C >= g``. The remaining ``g % C`` groups go to classes in
-    proportion to their number of images, rounded at random, with at most one such group per class and step.
+    proportion to their number of images, rounded at random, with at most one such group per class and step. With
+    ``class_sampling="classes"`` they go to all classes alike: over an epoch, their numbers differ by at most one.
     Within a class, the images are dealt as above.
 """
 
@@ -30,11 +37,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from divconq.checks import check_batch, check_choice
+from divconq.checks import check_batch, check_choice, check_class_sampling
 from divconq.distributed import shard
 from divconq.division import usable_clusters
 
 ORDERS = ("random", "round_robin")
+CLUSTER_STEPS = ("proportional", "equal")
+EPOCH_LENGTHS = ("images", "largest", "smallest")
 
 Ints: TypeAlias = NDArray[np.int64]
 
@@ -92,21 +101,30 @@ def plan_epoch(
     *,
     batch: int,
     per_class: int | None = None,
+    class_sampling: str = "images",
     order: str = "random",
+    cluster_steps: str = "proportional",
+    epoch_length: str = "images",
     seed: int,
     epoch: int,
 ) -> EpochPlan:
-    """Return a plan of ``ceil(n / batch)`` batches, each from one of the ``k`` clusters.
+    """Return a plan of batches, each from one of the ``k`` clusters.
 
     ``order`` is the order of the steps: ``random``, or ``round_robin`` over the clusters that have steps left.
+    ``epoch_length``, ``cluster_steps`` and ``class_sampling`` are explained at the top of this module.
 
     >>> labels, clusters = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]), torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
     >>> plan = plan_epoch(labels, clusters, 2, batch=4, order="round_robin", seed=0, epoch=0)
     >>> [(cluster, sorted(index.tolist())) for cluster, index in plan]
     [(0, [0, 1, 2, 3]), (1, [4, 5, 6, 7])]
+    >>> len(plan_epoch(labels, clusters, 2, batch=3, epoch_length="largest", seed=0, epoch=0))  # 2 x ceil(4 / 3)
+    4
     """
     n = len(labels)
     _check(n, clusters, k, batch, per_class, order)
+    check_choice("cluster_steps", cluster_steps, CLUSTER_STEPS)
+    check_choice("epoch_length", epoch_length, EPOCH_LENGTHS)
+    check_class_sampling(class_sampling, per_class)
     cluster_of = clusters.cpu().numpy()
     pairs = np.stack([cluster_of, labels.cpu().numpy()])
     pool_of = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)  # numpy 2.0 gives it a second axis
@@ -124,7 +142,9 @@ def plan_epoch(
 
     rng = np.random.default_rng([seed, epoch])
     images = np.flatnonzero(drawable)
-    steps = _share(-(-n // batch), np.bincount(cluster_of[images], minlength=k), epoch)
+    sizes = np.bincount(cluster_of[images], minlength=k)
+    share = _proportional if cluster_steps == "proportional" else _equal
+    steps = share(_length(epoch_length, n, sizes, batch), sizes, epoch)
     schedule = np.repeat(np.arange(k), steps)
     schedule = rng.permutation(schedule) if order == "random" else _round_robin(schedule, steps)
     indices = np.empty((len(schedule), batch), dtype=np.int64)
@@ -133,7 +153,8 @@ def plan_epoch(
         if per_class is None:
             rows = _uniform(members, count, batch, rng)
         else:
-            rows = _by_class(members, pool_of[members], count, batch // per_class, per_class, rng)
+            uniform = class_sampling == "classes"
+            rows = _by_class(members, pool_of[members], count, batch // per_class, per_class, rng, uniform)
         indices[schedule == cluster] = rows
     return EpochPlan(
         clusters=torch.from_numpy(schedule),
@@ -157,16 +178,34 @@ def _check(n: int, clusters: Tensor, k: int, batch: int, per_class: int | None, 
         )
 
 
-def _share(steps: int, weights: Ints, epoch: int) -> Ints:
-    """Return the steps of each cluster, in proportion to the weights, by largest remainder and at least one."""
-    usable = np.flatnonzero(weights)
-    given = np.zeros_like(weights)
+def _length(epoch_length: str, n: int, sizes: Ints, batch: int) -> int:
+    """Return the number of steps of an epoch; ``sizes`` counts the images of each cluster that can be drawn."""
+    if epoch_length == "images":
+        return -(-n // batch)
+    usable = sizes[sizes > 0]
+    size = int(usable.max() if epoch_length == "largest" else usable.min())
+    return len(usable) * -(-size // batch)
+
+
+def _proportional(steps: int, sizes: Ints, epoch: int) -> Ints:
+    """Return the steps of each cluster, in proportion to the sizes, by largest remainder and at least one."""
+    usable = np.flatnonzero(sizes)
     if steps < len(usable):
-        given[usable[(epoch * steps + np.arange(steps)) % len(usable)]] = 1
-        return given
+        return _equal(steps, sizes, epoch)
+    given = np.zeros_like(sizes)
     given[usable] = 1
     for _ in range(steps - len(usable)):
-        given[np.argmax(steps * weights - given * weights.sum())] += 1  # the cluster farthest below its share
+        given[np.argmax(steps * sizes - given * sizes.sum())] += 1  # the cluster farthest below its share
+    return given
+
+
+def _equal(steps: int, sizes: Ints, epoch: int) -> Ints:
+    """Return the steps of each cluster: as many for all, and one more for those whose turn it is."""
+    usable = np.flatnonzero(sizes)
+    each, rest = divmod(steps, len(usable))
+    given = np.zeros_like(sizes)
+    given[usable] = each
+    given[usable[(epoch * rest + np.arange(rest)) % len(usable)]] += 1
     return given
 
 
@@ -206,15 +245,25 @@ def _uniform(members: Ints, steps: int, batch: int, rng: np.random.Generator) ->
 
 
 def _by_class(
-    members: Ints, classes: Ints, steps: int, groups: int, per_class: int, rng: np.random.Generator
+    members: Ints,
+    classes: Ints,
+    steps: int,
+    groups: int,
+    per_class: int,
+    rng: np.random.Generator,
+    uniform: bool,
 ) -> Ints:
-    """Return ``groups`` groups for each step, each of ``per_class`` consecutive images of one class."""
+    """Return ``groups`` groups for each step, each of ``per_class`` consecutive images of one class.
+
+    Classes are drawn in proportion to their images or, if ``uniform``, all alike.
+    """
     members = members[np.lexsort((rng.random(len(members)), classes))]  # shuffled within each class
     owned = np.unique(classes, return_counts=True)[1]
     decks = [_Deck(images, rng) for images in np.split(members, np.cumsum(owned)[:-1])]
     always, sometimes = divmod(groups, len(decks))
     rows = []
-    for chosen in _spread(_quotas(owned, steps, sometimes, rng), steps, sometimes, rng):
+    quotas = _quotas(np.ones_like(owned) if uniform else owned, steps, sometimes, rng)
+    for chosen in _spread(quotas, steps, sometimes, rng):
         times = np.full(len(decks), always)
         times[chosen] += 1
         present = rng.permutation(np.flatnonzero(times))
