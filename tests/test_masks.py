@@ -128,6 +128,7 @@ def test_select_takes_a_number_or_a_tensor():
 
 def test_negative_weights_select_nothing():
     masks, f = Masks(3, 2), torch.randn(5, 3)
+    masks.split_()
     with torch.no_grad():
         masks.weight.copy_(torch.tensor([[1.0, 1, 1], [-2, 0.5, -1]]))
     expected = f * torch.tensor([0, 0.5, 0])

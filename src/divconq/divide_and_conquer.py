@@ -16,6 +16,7 @@ from divconq.distributed import gather, on_first, synchronise
 from divconq.division import DIVISIONS, Partition, divide
 from divconq.division.schedule import divides
 from divconq.masks import Masks
+from divconq.masks.projection import project_after_steps
 from divconq.objective import Objective
 
 Batch = TypeVar("Batch")
@@ -45,7 +46,8 @@ class DivideAndConquer(nn.Module):
         The class of every training image, in the order of the dataset.
     optimizer : Optimizer, optional
         The optimiser of the network. The masks, and loss parameters that it lacks, are added to it as new parameter
-        groups. Without an optimiser, you train the masks and the loss yourself.
+        groups. Without an optimiser, you train the masks and the loss yourself, and with
+        ``mask_activation="projected"`` you call ``dc.masks.project_()`` after every step.
     dim : int
         Dimensions d of the embedding.
     batch, per_class : int, int or None
@@ -56,7 +58,7 @@ class DivideAndConquer(nn.Module):
         The division of the data, see ``divconq.config.DivisionConfig``.
     groups : int64 tensor (n,), optional
         The super-category of every image, for ``division="labels"``.
-    masks, overlap_weight, mask_split_noise, mask_reset, conquer
+    masks, mask_activation, overlap_weight, mask_split_noise, mask_reset, conquer
         The division of the embedding, see ``divconq.config.MasksConfig``.
     mask_lr, mask_weight_decay, loss_lr : float
         Settings of the parameter groups that are added to the optimiser. ``loss_lr`` is ``mask_lr`` if not given.
@@ -93,6 +95,7 @@ class DivideAndConquer(nn.Module):
         finetune_from: int | None = None,
         groups: Int64[Tensor, " n"] | None = None,
         masks: str = "learned",
+        mask_activation: str = "relu",
         overlap_weight: float = 1.0,
         mask_split_noise: float = 0.0,
         mask_reset: bool = True,
@@ -115,6 +118,7 @@ class DivideAndConquer(nn.Module):
         )
         self.mask_settings = MasksConfig(
             kind=masks,
+            activation=mask_activation,
             overlap_weight=overlap_weight,
             split_noise=mask_split_noise,
             reset=mask_reset,
@@ -135,7 +139,7 @@ class DivideAndConquer(nn.Module):
             raise ValueError(
                 f"division {division!r} needs super-categories; pass groups, or use another division"
             )
-        self.objective = Objective(loss, Masks(dim, k_max, masks, conquer), overlap_weight)
+        self.objective = Objective(loss, Masks(dim, k_max, masks, conquer, mask_activation), overlap_weight)
         self.labels, self.groups = labels.cpu(), groups
         self.batch, self.per_class, self.class_sampling, self.seed = batch, per_class, class_sampling, seed
         self.partition = Partition.whole(len(labels))
@@ -190,10 +194,26 @@ class DivideAndConquer(nn.Module):
             groups=self.groups,
         )
         while self.masks.k < self.partition.k:
+            rested = self.masks.k == 1  # the moments of a mask that does not train hold weight decay only
             self.masks.split_(self.mask_settings.split_noise, seed=self.seed + epoch)
-            if self.mask_settings.reset and self.optimizer is not None:
+            if (self.mask_settings.reset or rested) and self.optimizer is not None:
                 reset_moments(self.optimizer, self.masks)
         self.divided_at = epoch
+        self.rotate(epoch)
+
+    def rotate(self, epoch: int) -> None:
+        """Give ``rotating`` masks to the clusters in the order of ``epoch``, which is drawn by the seed.
+
+        Call this at the start of every epoch; ``divide`` and ``batches`` do. Other masks stay as they are.
+
+        >>> import torch
+        >>> dc = DivideAndConquer(F.mse_loss, torch.arange(8) % 2, dim=4, batch=4, masks="rotating", division="random")
+        >>> dc.divide(None, epoch=2); dc.masks.active()[0].tolist()
+        [0.0, 0.0, 1.0, 1.0]
+        >>> dc.rotate(3); dc.masks.active()[0].tolist()
+        [1.0, 1.0, 0.0, 0.0]
+        """
+        self.masks.rotate_(seed=self.seed, epoch=epoch)
 
     def plan(self, epoch: int) -> EpochPlan:
         """Return the plan of an epoch: the cluster and the images of every step."""
@@ -260,6 +280,7 @@ class DivideAndConquer(nn.Module):
         synchronise(self)  # keeps masks and losses of all processes identical despite rounding
         if self.division_due(epoch):
             self.divide(embed() if self.needs_embeddings else None, epoch)
+        self.rotate(epoch)
         self.sampler.plan = self.plan(epoch)
         for cluster, batch in zip(self.sampler.plan.clusters.tolist(), loader, strict=True):
             yield None if self.finetunes(epoch) else cluster, batch
@@ -297,6 +318,12 @@ class DivideAndConquer(nn.Module):
                 optimizer.add_param_group(
                     {"name": name, "params": parameters, "lr": lr, "weight_decay": decay}
                 )
+        project_after_steps(optimizer, self.masks)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self.optimizer is not None:  # a copied or unpickled optimiser has lost its hooks
+            project_after_steps(self.optimizer, self.masks)
 
 
 def reset_moments(optimizer: Optimizer, module: nn.Module) -> None:

@@ -11,7 +11,7 @@ from divconq.masks import Masks
 
 
 class Objective(nn.Module):
-    """L = loss(normalize(f * relu(s_k)), labels) + lambda * L_s  (paper, equation 6).
+    """L = loss(normalize(f * m_k), labels) + lambda * L_s  (paper, equation 6, where m_k = relu(s_k)).
 
     ``loss`` is any callable ``loss(embeddings, labels)``. Without a cluster, the loss is computed in the conquered
     space; the masks then get no gradient and L_s is omitted.

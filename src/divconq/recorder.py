@@ -120,6 +120,7 @@ class Recorder:
             "k": self.dc.partition.k,
             "loss": self.mean_loss,
             "overlap": float(self.dc.masks.overlap().detach()),
+            **({"dead_masks": float(self.dc.masks.dead())} if self.dc.masks.trained else {}),
             "without_positive": plan.without_positive,
             "left_out": plan.left_out,
             "images_per_s": plan.indices.numel() / self.clock.seconds["train"],

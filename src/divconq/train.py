@@ -79,6 +79,7 @@ def train(
                 with recorder.timed("divide"):
                     dc.divide(job.embed_to_divide(embeddings), epoch)
                     recorder.save_division()
+            dc.rotate(epoch)
 
             with recorder.timed("train"):
                 plan, images_of_epoch = batches.of(epoch, start=recorder.steps_done)

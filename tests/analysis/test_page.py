@@ -19,6 +19,8 @@ NOTES = [
     "MAP@R",
     "Loss",
     "K",
+    "Overlap",
+    "Dead entries",
     "Train against test",
     "Time by phase",
     "NMI",

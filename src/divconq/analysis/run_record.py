@@ -12,8 +12,8 @@ from torch import Tensor
 from divconq.config import Config
 from divconq.division.partition import check_clusters
 from divconq.model import Embedder, make_model
-from divconq.runs.checkpoints import clusters_state, masks_state
-from divconq.runs.folder import Run
+from divconq.runs.checkpoints import clusters_state
+from divconq.runs.folder import Run, stored_masks
 
 Which: TypeAlias = Literal["last", "best"]
 
@@ -36,7 +36,7 @@ class Division:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A checkpoint: the network f without masks, relu(s_1) .. relu(s_K), and the cluster of each training image."""
+    """A checkpoint: the network f without masks, the masks m_1 .. m_K, and the cluster of each training image."""
 
     epoch: int
     network: Embedder
@@ -100,9 +100,8 @@ class RunRecord:
         model = make_model(config.model.backbone, config.model.dim, pooling=config.model.pooling)
         try:
             model.load_state_dict(state["model"])
-            saved = masks_state(state)
-            masks: Tensor = saved["weight"][: int(saved["count"])].relu()
-        except (KeyError, RuntimeError) as error:
+            masks = stored_masks(config, state).active().detach()
+        except (KeyError, ValueError, RuntimeError) as error:
             raise ValueError(
                 f"{self.folder / which}.pt does not fit config.yaml ({str(error).splitlines()[0]}); "
                 "restore the config.yaml of the training"

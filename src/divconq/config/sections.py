@@ -24,7 +24,7 @@ from divconq.io.yaml_values import (
     metavar,
     one_of,
 )
-from divconq.masks import MASKS
+from divconq.masks import MASK_ACTIVATIONS, MASKS
 
 # The upper bounds are far above all that is useful. Beyond them a run would overflow, or fill the memory.
 Count = Annotated[int, at_least(0), at_most(10**9)]
@@ -163,7 +163,11 @@ class MasksConfig(Section):
     """The division of the embedding into subspaces."""
 
     kind: Annotated[str, one_of(MASKS), arg(name="masks", metavar=metavar(MASKS))] = "learned"
-    """Subspaces: learned masks, fixed orthogonal blocks, or the whole embedding for every cluster."""
+    """Subspaces: learned masks, fixed orthogonal blocks, blocks that rotate, or the whole embedding for each cluster."""
+    activation: Annotated[
+        str, one_of(MASK_ACTIVATIONS), arg(name="mask_activation", metavar=metavar(MASK_ACTIVATIONS))
+    ] = "relu"
+    """Non-negative learned masks: relu, as in the paper; with the others, an entry at 0 can come back."""
     overlap_weight: NonNegative = 1.0
     """Weight of the overlap of the masks in the loss [lambda]."""
     lr_scale: Annotated[NonNegative, arg(name="mask_lr_scale")] = 100.0

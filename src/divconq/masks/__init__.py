@@ -5,12 +5,13 @@ Importing this package does not import torch: ``Masks`` is loaded when it is fir
 
 from typing import TYPE_CHECKING, Any
 
+from divconq.masks.activations import MASK_ACTIVATIONS, MaskActivation
 from divconq.masks.kinds import MASKS, MaskKind
 
 if TYPE_CHECKING:
     from divconq.masks.subspaces import Masks
 
-__all__ = ["MASKS", "MaskKind", "Masks"]
+__all__ = ["MASKS", "MASK_ACTIVATIONS", "MaskActivation", "MaskKind", "Masks"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401

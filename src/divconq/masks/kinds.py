@@ -19,6 +19,8 @@ class MaskKind:
     """Whether the masks are parameters. If so, L_s reduces their overlap."""
     disjoint: bool = False
     """Whether the masks share no dimension. If so, d must be at least K_max."""
+    rotates: bool = False
+    """Whether the masks are given to the clusters anew in every epoch. Such masks are disjoint and not trained."""
 
     def load(self) -> Callable[..., Any]:
         """Return the function."""
@@ -31,5 +33,6 @@ class MaskKind:
 MASKS: dict[str, MaskKind] = {
     "learned": MaskKind("learned", trained=True),
     "fixed": MaskKind("blocks", disjoint=True),
+    "rotating": MaskKind("blocks", disjoint=True, rotates=True),
     "none": MaskKind("whole"),
 }

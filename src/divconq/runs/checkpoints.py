@@ -21,8 +21,9 @@ from divconq.distributed import first_only
 from divconq.io.atomic import sync_folder, temporary_name, write_atomically
 from divconq.runs.checkpoint_types import check_types
 
-FORMAT = "divconq checkpoint 3"
-READABLE = (FORMAT, "divconq checkpoint 2")  # format 2 has the entries that algorithm_state translates
+FORMAT = "divconq checkpoint 4"
+TRAINED_WHILE_K_IS_1 = ("divconq checkpoint 3", "divconq checkpoint 2")  # see with_resting_mask
+READABLE = (FORMAT, *TRAINED_WHILE_K_IS_1)  # format 2 has the entries that algorithm_state translates
 LAST, PREVIOUS, BEST = "last.pt", "previous.pt", "best.pt"
 CHECKSUM_BYTES, BLOCK = hashlib.sha256().digest_size, 1 << 20
 REMEDY = "copy it again from its source, or start a new run"
@@ -195,6 +196,22 @@ def masks_state(state: State) -> State:
         return masks
     prefix, algorithm = "objective.masks.", state["divide_and_conquer"]
     return {name.removeprefix(prefix): value for name, value in algorithm.items() if name.startswith(prefix)}
+
+
+def with_resting_mask(state: State, conquer: str) -> State:
+    """Return the state of a checkpoint with the mask of K = 1 folded into the head, if it was trained.
+
+    Up to format 3, a learned mask was trained while K = 1. Now it is ones until the first division. The final
+    embedding stays the same: with ``conquer="plain"`` it had no mask.
+    """
+    if state["format"] not in TRAINED_WHILE_K_IS_1 or conquer == "plain" or "model" not in state:
+        return state
+    masks, model = masks_state(state), state["model"]
+    if int(masks["count"]) > 1 or not {"head.weight", "head.bias"} <= model.keys():
+        return state
+    mask = masks["weight"][0].relu()
+    folded = {"head.weight": model["head.weight"] * mask[:, None], "head.bias": model["head.bias"] * mask}
+    return {**state, "model": {**model, **folded}}
 
 
 def clusters_state(state: State) -> Tensor:

@@ -148,7 +148,7 @@ class Run:
             raise ValueError(
                 f"the {which} checkpoint in {self.folder} is damaged ({error}); {REMEDY}"
             ) from error
-        return state
+        return checkpoints.with_resting_mask(state, self.config.masks.conquer)
 
     def resume(self) -> dict[str, Any] | None:
         """Return the checkpoint to resume from. If none was written yet, warn and return None."""
@@ -158,7 +158,7 @@ class Run:
                 f"{self.folder} holds no checkpoint yet; training starts from the beginning", stacklevel=2
             )
             return None
-        return checkpoints.resume(self.folder)
+        return checkpoints.with_resting_mask(checkpoints.resume(self.folder), self.config.masks.conquer)
 
     @first_only
     def export(self, model: Embedder, mask: Tensor) -> None:
@@ -175,13 +175,22 @@ class Run:
         return conquered_model(self.config, self.load(which))
 
 
+def stored_masks(config: Config, state: dict[str, Any]) -> Masks:
+    """Return the masks of a checkpoint of any format."""
+    settings = config.masks
+    masks = Masks(
+        config.model.dim, config.division.k_max, settings.kind, settings.conquer, settings.activation
+    )
+    load_weights(masks, checkpoints.masks_state(state))
+    return masks
+
+
 def conquered_model(config: Config, state: dict[str, Any]) -> Embedder:
     """Return the conquered model of a checkpoint of any format, ready for inference."""
     model = make_model(config.model.backbone, config.model.dim, pooling=config.model.pooling)
-    masks = Masks(config.model.dim, config.division.k_max, config.masks.kind, config.masks.conquer)
     try:
         load_weights(model, state["model"])
-        load_weights(masks, checkpoints.masks_state(state))
+        masks = stored_masks(config, state)
     except (ValueError, RuntimeError) as error:
         raise ValueError(
             f"the checkpoint does not fit config.yaml ({first_line(error)}); restore the config.yaml of the training"

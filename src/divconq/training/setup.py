@@ -35,6 +35,7 @@ ALGORITHM_SETTINGS = (
     *("division", "k_max", "divide_every", "cluster_order", "cluster_steps", "epoch_length"),
     *("freeze_backbone_epochs", "finetune_from"),
     *("masks", "overlap_weight", "mask_weight_decay", "mask_split_noise", "mask_reset", "conquer"),
+    "mask_activation",
 )  # arguments of DivideAndConquer that have the name of a setting
 COMPILED_VARIANTS = 64  # per function and process, enough for several runs with different settings
 

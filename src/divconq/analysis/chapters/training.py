@@ -21,7 +21,7 @@ from divconq.analysis.drawing import (
 )
 from divconq.analysis.run_record import RunRecord, generalisation
 from divconq.analysis.study import Study
-from divconq.analysis.words import difference, percent
+from divconq.analysis.words import difference, number, percent
 from divconq.config import plain_settings
 from divconq.evaluation.scores import is_score, title
 
@@ -121,6 +121,19 @@ def summary(runs: tuple[Training, ...]) -> Iterator[str]:
             f"On the training images, R@1 is {percent(train)} at epoch {epoch}: "
             f"{difference(train - test)} that on test images."
         )
+    for epoch, share in list(zip(*run.curve("dead_masks"), strict=True))[-1:]:
+        overlap = number(run.curve("overlap")[1][-1])
+        yield (
+            f"At epoch {epoch}, {percent(share)} of the entries of the learned masks are dead, and the mean cosine of "
+            f"two masks is {overlap}."
+        )
+
+
+def overlap_figure(runs: tuple[Training, ...]) -> Figure | None:
+    """Draw the overlap of the learned masks over the epochs. Masks that are not trained have an overlap of 0."""
+    if not any(any(run.curve("overlap")[1]) for run in runs):
+        return None
+    return curves_figure(runs, "overlap", "Overlap, mean cosine of two masks")
 
 
 def generalisation_figure(runs: tuple[Training, ...]) -> Figure | None:
@@ -230,6 +243,11 @@ TRAINING = Chapter(
         "k": Plot(
             "K, over the epochs.",
             lambda runs: curves_figure(runs, "k", "K, clusters and subspaces", steps=True),
+        ),
+        "overlap": Plot("The overlap of the masks, over the epochs.", overlap_figure),
+        "dead-masks": Plot(
+            "The dead entries of the learned masks, over the epochs.",
+            lambda runs: curves_figure(runs, "dead_masks", "Dead entries of the learned masks, %", scale=100),
         ),
         "generalisation": Plot("Train and test Recall@1, one path for each run.", generalisation_figure),
         "seconds": Plot("Time of each run by phase.", seconds_figure),
