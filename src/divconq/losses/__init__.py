@@ -5,6 +5,20 @@ may add a line as well: ``LOSSES["mine"] = MyLoss`` makes ``--loss mine`` work.
 
 An anchor counts only if the batch holds another image of its class and an image of another class. Without such an
 anchor the built-in losses on pairs are 0 and still have a gradient.
+
+A loss may ask for more with a class attribute. The default of the keyword argument must leave it a loss of two
+arguments, because code of your own may call it so.
+
+=========================  =============================================================================================
+class attribute            keyword argument of ``forward``
+=========================  =============================================================================================
+``takes_mask = True``      ``mask`` (d,), or None: the mask of the space of this batch. A loss with learned vectors
+                           (proxies, class centres) p compares the embeddings with ``normalize(p * mask)``. They then
+                           lie in the same subspace; without, part of each lies where no embedding can be.
+=========================  =============================================================================================
+
+The mask is that of the cluster of the batch, or that of the conquered space in fine-tuning. It is all ones as long as
+there is one cluster. A loss of pytorch-metric-learning receives no mask.
 """
 
 import inspect

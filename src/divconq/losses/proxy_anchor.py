@@ -25,6 +25,8 @@ class ProxyAnchorLoss(nn.Module):
     tensor(0.6598, grad_fn=<AddBackward0>)
     """
 
+    takes_mask = True
+
     def __init__(self, num_classes: int, dim: int, alpha: float = 32.0, margin: float = 0.1) -> None:
         super().__init__()
         if not alpha > 0:
@@ -33,9 +35,16 @@ class ProxyAnchorLoss(nn.Module):
         self.proxies = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.kaiming_normal_(self.proxies, mode="fan_out")
 
-    def forward(self, embeddings: Float[Tensor, "n d"], labels: Int64[Tensor, " n"]) -> Float[Tensor, ""]:
-        """Return the loss of the batch."""
-        proxies = F.normalize(self.proxies.to(embeddings.dtype))
+    def forward(
+        self,
+        embeddings: Float[Tensor, "n d"],
+        labels: Int64[Tensor, " n"],
+        *,
+        mask: Float[Tensor, " d"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """Return the loss of the batch. ``mask`` moves the proxies into the subspace of the embeddings."""
+        proxies = self.proxies.to(embeddings.dtype)
+        proxies = F.normalize(proxies if mask is None else proxies * mask)
         s = similarities(embeddings, proxies)
         own = labels[:, None] == torch.arange(len(proxies), device=labels.device)
         attract = log_one_plus_sum_exp(self.alpha * (self.margin - s), own, dim=0)
