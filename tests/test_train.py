@@ -72,6 +72,7 @@ def test_one_cluster_without_masks_equals_plain_training(tiny, tmp_path, loss):
 
     job = prepare(config)  # the same data and the same initial weights
     base = make_loss(loss, num_classes=len(job.train.names), dim=config.model.dim)
+    base.load_state_dict(job.dc.loss.state_dict())  # the same proxies
     groups = [{"params": job.model.parameters(), "weight_decay": config.optimisation.weight_decay}]
     if list(base.parameters()):
         groups.append({"params": base.parameters(), "lr": config.optimisation.lr * config.loss.lr_scale})

@@ -14,7 +14,8 @@ class Objective(nn.Module):
     """L = loss(normalize(f * m_k), labels) + lambda * L_s  (paper, equation 6, where m_k = relu(s_k)).
 
     ``loss`` is any callable ``loss(embeddings, labels)``. Without a cluster, the loss is computed in the conquered
-    space; the masks then get no gradient and L_s is omitted.
+    space; the masks then get no gradient and L_s is omitted. A loss with the attribute ``takes_mask`` also receives the
+    mask of the space, see ``divconq.losses``.
 
     >>> objective = Objective(lambda z, labels: (z[0] * z[1]).sum(), Masks(dim=2, k_max=1))
     >>> round(objective(torch.tensor([[3.0, 4.0], [4.0, 3.0]]), torch.tensor([0, 0]), cluster=0).item(), 4)
@@ -33,7 +34,18 @@ class Objective(nn.Module):
         """Return the value to minimise for a batch of ``cluster``, computed in float32 or better."""
         with torch.autocast(f.device.type, enabled=False):
             f = f.float() if f.dtype in (torch.bfloat16, torch.float16) else f
-            if cluster is None:
-                return self.loss(F.normalize(f * self.masks.conquer().detach()), labels)
-            z = F.normalize(self.masks.select(f, cluster))
-            return self.loss(z, labels) + self.overlap_weight * self.masks.overlap()
+            value = self._loss(f, labels, cluster)
+            return value if cluster is None else value + self.overlap_weight * self.masks.overlap()
+
+    def _loss(self, f: Tensor, labels: Tensor, cluster: int | Tensor | None) -> Tensor:
+        z = F.normalize(self._in_space(f, cluster))
+        if getattr(self.loss, "takes_mask", False):
+            mask = self._in_space(f.new_ones(1, f.shape[1]), cluster)[0]
+            return self.loss(z, labels, mask=mask)  # type: ignore[call-arg]
+        return self.loss(z, labels)
+
+    def _in_space(self, f: Tensor, cluster: int | Tensor | None) -> Tensor:
+        """Return the embeddings in the subspace of a cluster, or in the conquered space."""
+        if cluster is None:
+            return f * self.masks.conquer().detach()
+        return self.masks.select(f, cluster)

@@ -158,3 +158,38 @@ def slow_npairs(x, labels, scale):
         total = sum(torch.exp(scale * (x[a] @ x[j])) for j in range(len(x)) if j != a)
         terms.append(mean([-torch.log(torch.exp(scale * (x[a] @ x[p])) / total) for p in positives], x))
     return mean(terms, x) + 0 * scale
+
+
+def slow_multi_similarity(x, labels, *, alpha=2.0, beta=50.0, base=0.5, epsilon=0.1, mine=True):
+    total = 0 * x.sum()
+    for a in range(len(x)):
+        s = [x[a] @ x[i] for i in range(len(x))]
+        positives = [i for i in range(len(x)) if labels[i] == labels[a] and i != a]
+        negatives = [i for i in range(len(x)) if labels[i] != labels[a]]
+        if mine and positives and negatives:
+            nearest, farthest = max(s[n] for n in negatives), min(s[p] for p in positives)
+            positives = [p for p in positives if s[p] - epsilon < nearest]
+            negatives = [n for n in negatives if s[n] + epsilon > farthest]
+        elif mine:
+            continue
+        total = (
+            total
+            + torch.log(1 + sum(torch.exp(-alpha * (s[p] - base)) for p in positives) + 0 * s[a]) / alpha
+        )
+        total = (
+            total + torch.log(1 + sum(torch.exp(beta * (s[n] - base)) for n in negatives) + 0 * s[a]) / beta
+        )
+    return total / len(x)
+
+
+def slow_proxy_anchor(x, labels, proxies, *, alpha=32.0, margin=0.1, mask=None):
+    attract, repel, present = 0 * x.sum(), 0 * x.sum(), 0
+    for c in range(len(proxies)):
+        proxy = proxies[c] if mask is None else proxies[c] * mask
+        proxy = proxy / proxy.norm()
+        own = [alpha * (margin - x[i] @ proxy) for i in range(len(x)) if labels[i] == c]
+        others = [alpha * (margin + x[i] @ proxy) for i in range(len(x)) if labels[i] != c]
+        present += bool(own)
+        attract = attract + torch.log(1 + sum(map(torch.exp, own)) + 0 * proxy.sum())
+        repel = repel + torch.log(1 + sum(map(torch.exp, others)) + 0 * proxy.sum())
+    return attract / present + repel / len(proxies)

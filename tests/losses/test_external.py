@@ -5,7 +5,16 @@ from importlib.metadata import version
 import pytest
 import torch
 
-from divconq.losses import LOSSES, MarginLoss, NPairsLoss, SoftTripletLoss, TripletLoss, make_loss
+from divconq.losses import (
+    LOSSES,
+    MarginLoss,
+    MultiSimilarityLoss,
+    NPairsLoss,
+    ProxyAnchorLoss,
+    SoftTripletLoss,
+    TripletLoss,
+    make_loss,
+)
 from divconq.losses.external import Mined, external_miner
 
 EXTERNAL = {
@@ -147,11 +156,18 @@ def test_a_mined_loss_keeps_the_parameters_of_its_loss():
         ("soft-triplet", SoftTripletLoss),
         ("npairs", NPairsLoss),
         ("N-Pairs", NPairsLoss),
+        ("multi_similarity", MultiSimilarityLoss),
+        ("multi-similarity", MultiSimilarityLoss),
+        ("MultiSimilarity", MultiSimilarityLoss),
+        ("proxy_anchor", ProxyAnchorLoss),
+        ("proxy-anchor", ProxyAnchorLoss),
     ],
 )
 def test_names_of_built_in_losses(name, kind):
     assert type(make_loss(name, num_classes=4, dim=8)) is kind
-    assert set(LOSSES.values()) == {MarginLoss, TripletLoss, SoftTripletLoss, NPairsLoss}
+    assert {MarginLoss, TripletLoss, SoftTripletLoss, NPairsLoss, MultiSimilarityLoss, ProxyAnchorLoss} == {
+        *LOSSES.values()
+    }
 
 
 def test_arguments_of_built_in_losses():
@@ -164,7 +180,7 @@ def test_arguments_of_built_in_losses():
     assert make_loss("npairs", {"scale": 3}, num_classes=4, dim=8).scale.item() == 3
 
 
-BUILT_IN = "use margin, triplet, soft_triplet, npairs or the exact name "
+BUILT_IN = "use margin, triplet, soft_triplet, npairs, multi_similarity, proxy_anchor or the exact name "
 BASES = "embedding_regularizer, embedding_reg_weight, reducer, distance, collect_stats"
 UNSUITABLE = "so it cannot be chosen by name; choose a loss that takes embeddings and their labels"
 
@@ -312,7 +328,7 @@ def test_messages_for_a_wrong_miner(loss, miner, arguments, message):
     assert str(error.value).startswith(message)
 
 
-OWN = "margin, triplet, soft_triplet, npairs"
+OWN = "margin, triplet, soft_triplet, npairs, multi_similarity, proxy_anchor"
 INSTALL = "needs pytorch-metric-learning, which is not installed; run pip install 'divconq[pml]'"
 
 

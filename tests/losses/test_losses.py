@@ -18,15 +18,25 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from divconq.losses import LOSSES, MarginLoss, NPairsLoss, SoftTripletLoss, TripletLoss
+from divconq.losses import (
+    LOSSES,
+    MarginLoss,
+    MultiSimilarityLoss,
+    NPairsLoss,
+    ProxyAnchorLoss,
+    SoftTripletLoss,
+    TripletLoss,
+)
 
 many = settings(max_examples=40, deadline=None, derandomize=True)
-MAKERS = {
-    **LOSSES,
+ON_PAIRS = {
+    **{name: cls for name, cls in LOSSES.items() if cls is not ProxyAnchorLoss},
     "margin, learned beta": lambda: MarginLoss(num_classes=10),
     "triplet, as the authors": lambda: TripletLoss(squared=False, all_pairs=True),
 }
-each_loss = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
+EVERY = {**ON_PAIRS, "proxy_anchor": lambda: ProxyAnchorLoss(num_classes=10, dim=128)}
+each_loss = pytest.mark.parametrize("make", ON_PAIRS.values(), ids=ON_PAIRS.keys())
+every_loss = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY.keys())
 
 
 @given(batches())
@@ -224,6 +234,11 @@ def test_copies_in_many_dimensions_have_finite_gradients_in_their_dtype(make, dt
         (lambda: MarginLoss(sampling_dim=1), r"sampling_dim must be at least 2, got 1"),
         (lambda: TripletLoss(float("nan")), r"alpha must be at least 0, got nan"),
         (lambda: NPairsLoss(0.0), r"scale must be above 0, got 0.0"),
+        (
+            lambda: MultiSimilarityLoss(beta=0.0),
+            r"got alpha=2.0, beta=0.0, epsilon=0.1; the usual values are",
+        ),
+        (lambda: ProxyAnchorLoss(2, 8, alpha=0.0), r"alpha must be above 0, got 0.0; the usual value is 32"),
     ],
 )
 def test_impossible_arguments_are_refused(make, message):
@@ -246,14 +261,14 @@ def step_without_values(make):
     """Run forward and backward on tensors with shapes but without values."""
     with FakeTensorMode():
         loss = make()
-        x = torch.empty(8, 16, requires_grad=True)
+        x = torch.empty(8, 128, requires_grad=True)
         labels = torch.empty(8, dtype=torch.int64)
         with NoHost():
             loss(x, labels).backward()
     return [p.grad for p in [x, *loss.parameters()]]
 
 
-@each_loss
+@every_loss
 def test_no_loss_reads_a_value_from_the_device(make):
     assert all(grad is not None for grad in step_without_values(make))
 
@@ -280,7 +295,7 @@ def test_reading_a_value_is_detected(peek):
 
 
 @pytest.mark.gpu
-@each_loss
+@every_loss
 @pytest.mark.parametrize("n", [80, 112, 1100])
 def test_a_loss_can_be_captured_in_a_cuda_graph(make, n):
     torch.manual_seed(0)

@@ -187,7 +187,7 @@ class LossConfig(Section):
     """The loss and its arguments; --loss.NAME and --miner.NAME set an argument of the loss or the miner."""
 
     name: Annotated[str, arg(name="loss")] = "margin"
-    """margin, triplet, soft_triplet, npairs, or any loss of pytorch-metric-learning."""
+    """margin, triplet, soft_triplet, npairs, multi_similarity, proxy_anchor, or any loss of pytorch-metric-learning."""
     args: Annotated[Suppress[dict[str, Any]], arg(name="loss_args")] = field(default_factory=dict)
     """Keyword arguments of the loss."""
     miner: str | None = None

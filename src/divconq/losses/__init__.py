@@ -4,7 +4,21 @@ To add a loss, write one file with its class and add one line to ``LOSSES``. A m
 may add a line as well: ``LOSSES["mine"] = MyLoss`` makes ``--loss mine`` work.
 
 An anchor counts only if the batch holds another image of its class and an image of another class. Without such an
-anchor the built-in losses are 0 and still have a gradient.
+anchor the built-in losses on pairs are 0 and still have a gradient.
+
+A loss may ask for more with a class attribute. The default of the keyword argument must leave it a loss of two
+arguments, because code of your own may call it so.
+
+=========================  =============================================================================================
+class attribute            keyword argument of ``forward``
+=========================  =============================================================================================
+``takes_mask = True``      ``mask`` (d,), or None: the mask of the space of this batch. A loss with learned vectors
+                           (proxies, class centres) p compares the embeddings with ``normalize(p * mask)``. They then
+                           lie in the same subspace; without, part of each lies where no embedding can be.
+=========================  =============================================================================================
+
+The mask is that of the cluster of the batch, or that of the conquered space in fine-tuning. It is all ones as long as
+there is one cluster. A loss of pytorch-metric-learning receives no mask.
 """
 
 import inspect
@@ -16,17 +30,24 @@ from torch import nn
 from divconq.losses.construction import accepted_arguments, check_arguments, check_types, construct, try_loss
 from divconq.losses.external import Mined, external_loss, external_miner
 from divconq.losses.margin import MarginLoss
+from divconq.losses.multi_similarity import MultiSimilarityLoss
 from divconq.losses.npairs import NPairsLoss
+from divconq.losses.proxy_anchor import ProxyAnchorLoss
 from divconq.losses.soft_triplet import SoftTripletLoss
 from divconq.losses.triplet import TripletLoss
 
-__all__ = ["MarginLoss", "TripletLoss", "SoftTripletLoss", "NPairsLoss", "LOSSES", "make_loss", "check_loss"]
+__all__ = [
+    *("MarginLoss", "TripletLoss", "SoftTripletLoss", "NPairsLoss", "MultiSimilarityLoss", "ProxyAnchorLoss"),
+    *("LOSSES", "make_loss", "check_loss"),
+]
 
 LOSSES: dict[str, type[nn.Module]] = {
     "margin": MarginLoss,
     "triplet": TripletLoss,
     "soft_triplet": SoftTripletLoss,
     "npairs": NPairsLoss,
+    "multi_similarity": MultiSimilarityLoss,
+    "proxy_anchor": ProxyAnchorLoss,
 }
 
 

@@ -5,14 +5,14 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 
-def similarities(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    """Return ``s_ij = <x_i, x_j>``, computed in the dtype of ``x``, even under autocast.
+def similarities(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"] | None = None) -> Float[Tensor, "n m"]:
+    """Return ``s_ij = <x_i, y_j>``, computed in the dtype of ``x``, even under autocast. By default ``y`` is ``x``.
 
     >>> similarities(torch.tensor([[1.0, 0.0], [0.6, 0.8]]))[0]
     tensor([1.0000, 0.6000])
     """
     with torch.autocast(x.device.type, enabled=False):
-        return x @ x.T
+        return x @ (x if y is None else y).T
 
 
 def squared_distances(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
@@ -42,6 +42,17 @@ def distances(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
     return d2.masked_fill(same, 1.0).sqrt().masked_fill(same, 0.0)
 
 
+def all_pairs(labels: Int64[Tensor, " n"]) -> tuple[Bool[Tensor, "n n"], Bool[Tensor, "n n"]]:
+    """Return the masks of all ordered pairs of one class, and of all pairs of two classes.
+
+    >>> positives, negatives = all_pairs(torch.tensor([0, 0, 1]))
+    >>> positives.nonzero().tolist(), negatives.nonzero().tolist()
+    ([[0, 1], [1, 0]], [[0, 2], [1, 2], [2, 0], [2, 1]])
+    """
+    same = labels[:, None] == labels[None, :]
+    return same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device), ~same
+
+
 def pair_masks(labels: Int64[Tensor, " n"]) -> tuple[Bool[Tensor, "n n"], Bool[Tensor, "n n"]]:
     """Return the masks of all ordered (anchor, positive) and (anchor, negative) pairs that count.
 
@@ -51,10 +62,21 @@ def pair_masks(labels: Int64[Tensor, " n"]) -> tuple[Bool[Tensor, "n n"], Bool[T
     >>> positives.nonzero().tolist(), negatives.nonzero().tolist()
     ([[0, 1], [1, 0]], [[0, 2], [1, 2]])
     """
-    same = labels[:, None] == labels[None, :]
-    positives = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-    counts = positives.any(1, keepdim=True) & ~same.all(1, keepdim=True)
-    return positives & counts, ~same & counts
+    positives, negatives = all_pairs(labels)
+    counts = positives.any(1, keepdim=True) & negatives.any(1, keepdim=True)
+    return positives & counts, negatives & counts
+
+
+def log_one_plus_sum_exp(
+    x: Float[Tensor, "n m"], counts: Bool[Tensor, "n m"], dim: int
+) -> Float[Tensor, " some"]:
+    """Return ``log(1 + sum exp(x))`` over the entries of each row or column that count; 0 if there are none.
+
+    >>> log_one_plus_sum_exp(torch.zeros(2, 3), torch.tensor([[True, True, True], [False] * 3]), dim=1)
+    tensor([1.3863, 0.0000])
+    """
+    largest = x.masked_fill(~counts, torch.finfo(x.dtype).min).logsumexp(dim)
+    return largest.logaddexp(x.new_zeros(()))
 
 
 def mean_of_nonzero(

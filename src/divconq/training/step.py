@@ -17,11 +17,12 @@ from torch.optim import Optimizer
 from divconq.accel.graphs import Captured, first_line, recovery, untuned
 from divconq.distributed import average_gradients, gather, size
 from divconq.distributed.collectives import own_randomness
-from divconq.losses import MarginLoss, NPairsLoss
+from divconq.losses import MarginLoss, MultiSimilarityLoss, NPairsLoss, ProxyAnchorLoss
 from divconq.model import Embedder
 from divconq.objective import Objective
 
-COMPILED_LOSSES = (MarginLoss, NPairsLoss)  # the triplet losses sort, which takes a minute to compile
+# The triplet losses sort, which takes a minute to compile.
+COMPILED_LOSSES = (MarginLoss, NPairsLoss, MultiSimilarityLoss, ProxyAnchorLoss)
 
 Outcome: TypeAlias = tuple[Tensor, Tensor]
 Way: TypeAlias = Literal["whole", "network", "plain"]
