@@ -165,7 +165,8 @@ class Run:
         """Write ``model.safetensors``: the network with the conquered mask folded into its head."""
         final = copy.deepcopy(model).cpu().fold_(mask.detach().cpu())
         settings = self.config.settings()
-        settings = {name: settings[name] for name in ("backbone", "dim", "pooling", "image_size", "resize")}
+        names = ("backbone", "dim", "pooling", "head", "image_size", "resize")
+        settings = {name: settings[name] for name in names} | {"components": self.config.components}
         write_atomically(self.folder / "model.safetensors", lambda path: save_model(final, path, settings))
 
     def model(self, which: Literal["last", "best"] = "last") -> Embedder:
@@ -175,10 +176,22 @@ class Run:
         return conquered_model(self.config, self.load(which))
 
 
+def network_of(config: Config) -> Embedder:
+    """Return the network of a run without its weights."""
+    settings = config.model
+    return make_model(
+        settings.backbone,
+        settings.dim,
+        pooling=settings.pooling,
+        head=settings.head,
+        components=config.components,
+    )
+
+
 def conquered_model(config: Config, state: dict[str, Any]) -> Embedder:
     """Return the conquered model of a checkpoint of any format, ready for inference."""
-    model = make_model(config.model.backbone, config.model.dim, pooling=config.model.pooling)
-    masks = Masks(config.model.dim, config.division.k_max, config.masks.kind, config.masks.conquer)
+    model = network_of(config)
+    masks = Masks(config.model.dim, config.max_clusters, config.masks.kind, config.masks.conquer)
     try:
         load_weights(model, state["model"])
         load_weights(masks, checkpoints.masks_state(state))
