@@ -2,7 +2,7 @@
 
 from divconq.model.backbones import Pooling, SmallNet, check_backbone, import_file
 from divconq.model.clml import PCA_DIM, CLMLHead, Mixture
-from divconq.model.construction import Head, make_model
+from divconq.model.construction import make_model
 from divconq.model.embedder import RGB, Embedder, Transform
 from divconq.model.gem import GeM
 
@@ -17,7 +17,6 @@ __all__ = [
     "Mixture",
     "PCA_DIM",
     "Pooling",
-    "Head",
     "Transform",
     "RGB",
 ]

@@ -1,15 +1,12 @@
 """Build the network f by the names of its parts."""
 
 from pathlib import Path
-from typing import Literal
 
 from divconq.checks import check_choice
 from divconq.io.safetensors_files import load_backbone
 from divconq.model.backbones import Pooling, check_backbone, make_small, make_timm
 from divconq.model.embedder import RGB, Embedder
 from divconq.model.gem import GeM
-
-Head = Literal["linear", "clml"]
 
 
 def make_model(
@@ -19,7 +16,7 @@ def make_model(
     pretrained: bool = False,
     weights: Path | None = None,
     pooling: Pooling = "avg",
-    head: Head = "linear",
+    head: str = "linear",
     components: int = 1,
     dropout: float = 0.01,
     mean: RGB | None = None,
