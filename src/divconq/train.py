@@ -14,6 +14,7 @@ from divconq.training.agreement import check_same_command, check_same_data
 from divconq.training.batches import EpochBatches
 from divconq.training.cluster_count import Way
 from divconq.training.loggers import check_loggers
+from divconq.training.mixture import fit_head, fits_head
 from divconq.training.seeds import epoch_seed, seed_all
 from divconq.training.setup import prepare
 from divconq.training.stop_signals import StopSignals
@@ -64,7 +65,7 @@ def train(
     else:
         on_first(Run.check_new, out)
     division, epochs = config.division, config.optimisation.epochs
-    on_first(warn_if_too_short, epochs, division.strategy, division.k_max, division.divide_every)
+    on_first(warn_if_too_short, epochs, division.strategy, config.max_clusters, division.divide_every)
     record = on_first(lambda: Run.open(out).split()) if resume else None
     way: Way = "keep" if resume else "lower" if lower_k_max else "check"
     job = on_every(prepare, config, record, accept_changes=accept_changes, k_max=way)
@@ -79,6 +80,10 @@ def train(
                 with recorder.timed("divide"):
                     dc.divide(job.embed_to_divide(embeddings), epoch)
                     recorder.save_division()
+            if fits_head(config, epoch) and recorder.steps_done == 0:
+                with recorder.timed("divide"):
+                    features = job.embed(job.train, features=True)
+                    fit_head(model.head, features, config.optimisation.seed + epoch)
             dc.rotate(epoch)
 
             with recorder.timed("train"):

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from divconq.config import Config
 from divconq.division.partition import check_clusters
-from divconq.model import Embedder, make_model
+from divconq.model import Embedder
 from divconq.runs.checkpoints import clusters_state
-from divconq.runs.folder import Run, stored_masks
+from divconq.runs.folder import Run, network_of, stored_masks
 
 Which: TypeAlias = Literal["last", "best"]
 
@@ -71,7 +71,7 @@ class RunRecord:
     @property
     def is_baseline(self) -> bool:
         """Return whether the run has only one embedding space: no division or no masks."""
-        return self.config.division.k_max == 1 or not self.has_masks
+        return self.config.max_clusters == 1 or not self.has_masks
 
     @property
     def drops_same_camera(self) -> bool:
@@ -97,7 +97,7 @@ class RunRecord:
         Raises ValueError if there is no checkpoint or it does not fit the settings.
         """
         config, state = self.config, Run(self.folder, self.config).load(which)
-        model = make_model(config.model.backbone, config.model.dim, pooling=config.model.pooling)
+        model = network_of(config)
         try:
             model.load_state_dict(state["model"])
             masks = stored_masks(config, state).active().detach()
@@ -197,7 +197,9 @@ def _missing_divisions(
     config: Config, metrics: Sequence[Mapping[str, Any]], divisions: Sequence[Division]
 ) -> list[str]:
     sentences = []
-    if config.division.k_max == 1:
+    if config.model.head == "clml":
+        sentences.append("There are no divisions: the head clml replaces them.")
+    elif config.division.k_max == 1:
         sentences.append("There are no divisions: k_max is 1, so all images are in one cluster.")
     elif not divisions:
         done = metrics[-1]["epoch"] if metrics else 0

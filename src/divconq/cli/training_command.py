@@ -25,7 +25,9 @@ def train_command(start: Start, arguments: TrainArguments, free: dict[str, dict[
     from divconq.distributed import on_first, process_group
     from divconq.training.agreement import check_same_command
     from divconq.training.loggers import LOGGERS
+    from divconq.training.mixture import without_subspaces
 
+    config = without_subspaces(config)
     with process_group(pick_device(config.runtime.device)):
         chosen = {name: getattr(arguments, name) for name in ("out", "resume", "accept_changes", "analyze")}
         check_same_command(config, **chosen, **{name: getattr(arguments, name) for name in LOGGERS})

@@ -97,6 +97,24 @@ class Config:
         return {name: getattr(getattr(self, section), item.name) for name, (section, item) in PLACES.items()}
 
     @property
+    def max_clusters(self) -> int:
+        """Return the largest number of clusters of the data: ``k_max``, or 1 with the head ``clml``.
+
+        >>> Config.of(k_max=8).max_clusters, Config.of(k_max=8, head="clml").max_clusters
+        (8, 1)
+        """
+        return 1 if self.model.head == "clml" else self.division.k_max
+
+    @property
+    def components(self) -> int:
+        """Return the number of linear layers in the head: 1, or ``k_max`` with the head ``clml``.
+
+        >>> Config.of(k_max=8).components, Config.of(k_max=8, head="clml").components
+        (1, 8)
+        """
+        return self.division.k_max if self.model.head == "clml" else 1
+
+    @property
     def best_by(self) -> str:
         """Return the name of the score that selects the best epoch.
 
@@ -125,7 +143,7 @@ class Config:
                 "--image-size"
             )
         if MASKS[self.masks.kind].disjoint:
-            check_disjoint_masks(self.masks.kind, self.model.dim, self.division.k_max)
+            check_disjoint_masks(self.masks.kind, self.model.dim, self.max_clusters)
         check_batch(self.optimisation.batch, self.optimisation.per_class)
         check_class_sampling(self.optimisation.class_sampling, self.optimisation.per_class)
 

@@ -120,8 +120,10 @@ class ModelConfig(Section):
     """Run this Python file first; it may register a backbone or a loss."""
     dim: Dimensions = 512
     """Dimensions of the embedding [d]."""
-    pooling: Literal["avg", "max", "avgmax"] = "avg"
-    """Pooling of the backbone's feature map into a vector."""
+    pooling: Literal["avg", "max", "avgmax", "gem"] = "avg"
+    """Pooling of the backbone's feature map into a vector; gem is a power mean with a learned exponent."""
+    head: Literal["linear", "clml"] = "linear"
+    """Embedding layer: linear, or clml, a mixture of k_max linear layers; it replaces division and masks."""
     dropout: Annotated[float, at_least(0), below(1)] = 0.01
     """Dropout before the embedding layer."""
     freeze_batchnorm: bool = True

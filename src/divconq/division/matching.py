@@ -15,6 +15,15 @@ def match(new: Int64[Tensor, " n"], old: Int64[Tensor, " n"], k: int) -> Int64[T
     >>> match(torch.tensor([2, 2, 0, 1]), torch.tensor([0, 0, 1, 2]), k=3).tolist()
     [0, 0, 1, 2]
     """
+    return renumbering(new, old, k).to(new)[new]
+
+
+def renumbering(new: Int64[Tensor, " n"], old: Int64[Tensor, " n"], k: int) -> Int64[Tensor, " k"]:
+    """Return the permutation p of ``match``: cluster i of ``new`` becomes p(i).
+
+    >>> renumbering(torch.tensor([2, 2, 0, 1]), torch.tensor([0, 0, 1, 2]), k=3).tolist()
+    [1, 2, 0]
+    """
     from scipy.optimize import linear_sum_assignment
 
     if len(new) != len(old):
@@ -27,4 +36,4 @@ def match(new: Int64[Tensor, " n"], old: Int64[Tensor, " n"], k: int) -> Int64[T
     union = overlap.sum(1, keepdim=True) + overlap.sum(0) - overlap
     iou = overlap.double() / union.clamp(min=1)
     _, numbers = linear_sum_assignment(iou.numpy(), maximize=True)
-    return torch.from_numpy(numbers).to(new)[new]
+    return torch.from_numpy(numbers)

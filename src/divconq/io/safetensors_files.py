@@ -1,6 +1,6 @@
 """Read weights from safetensors files. Nothing in a file is executed."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,20 @@ from torch import Tensor, nn
 CLASSIFIERS = ("fc.", "classifier.", "head.", "last_linear.")
 
 
-def load_backbone(network: nn.Module, path: Path) -> dict[str, str]:
-    """Load the weights of a backbone from a file, without its classifier. Return the metadata of the file."""
+def load_backbone(network: nn.Module, path: Path, optional: Collection[str] = ()) -> dict[str, str]:
+    """Load the weights of a backbone from a file, without its classifier. Return the metadata of the file.
+
+    Tensors with ``optional`` names may be missing.
+    """
     state, metadata = read_safetensors(path)
     wanted = network.state_dict()
     state = {
         name: value for name, value in state.items() if name in wanted or not name.startswith(CLASSIFIERS)
     }
     missing = sorted(
-        name for name in wanted if name not in state and not name.endswith("num_batches_tracked")
+        name
+        for name in wanted
+        if name not in state and name not in optional and not name.endswith("num_batches_tracked")
     )
     foreign = sorted(name for name in state if name not in wanted)
     shapes = sorted(

@@ -29,11 +29,13 @@ def load_model(path: str | Path) -> Embedder:
     if "divconq" not in metadata:
         raise ValueError(f"{path} was not written by divconq; name a run folder or its model.safetensors")
     try:
-        settings = json.loads(metadata["divconq"])
+        settings = {"head": "linear", "components": 1} | json.loads(metadata["divconq"])
         kinds = {"backbone": str, "dim": int, "pooling": str, "image_size": int, "resize": int}
+        kinds |= {"head": str, "components": int}
         if wrong := [name for name, kind in kinds.items() if type(settings[name]) is not kind]:
             raise TypeError(f"{wrong[0]} is {settings[wrong[0]]!r}")
-        model = make_model(settings["backbone"], settings["dim"], pooling=settings["pooling"])
+        parts = {name: settings[name] for name in ("pooling", "head", "components")}
+        model = make_model(settings["backbone"], settings["dim"], **parts)
         model.load_state_dict(state)
         model.transform = Transform(settings["image_size"], settings["resize"])
     except (json.JSONDecodeError, KeyError, TypeError, RuntimeError) as error:

@@ -165,7 +165,8 @@ class Run:
         """Write ``model.safetensors``: the network with the conquered mask folded into its head."""
         final = copy.deepcopy(model).cpu().fold_(mask.detach().cpu())
         settings = self.config.settings()
-        settings = {name: settings[name] for name in ("backbone", "dim", "pooling", "image_size", "resize")}
+        names = ("backbone", "dim", "pooling", "head", "image_size", "resize")
+        settings = {name: settings[name] for name in names} | {"components": self.config.components}
         write_atomically(self.folder / "model.safetensors", lambda path: save_model(final, path, settings))
 
     def model(self, which: Literal["last", "best"] = "last") -> Embedder:
@@ -178,16 +179,26 @@ class Run:
 def stored_masks(config: Config, state: dict[str, Any]) -> Masks:
     """Return the masks of a checkpoint of any format."""
     settings = config.masks
-    masks = Masks(
-        config.model.dim, config.division.k_max, settings.kind, settings.conquer, settings.activation
-    )
+    masks = Masks(config.model.dim, config.max_clusters, settings.kind, settings.conquer, settings.activation)
     load_weights(masks, checkpoints.masks_state(state))
     return masks
 
 
+def network_of(config: Config) -> Embedder:
+    """Return the network of a run without its weights."""
+    settings = config.model
+    return make_model(
+        settings.backbone,
+        settings.dim,
+        pooling=settings.pooling,
+        head=settings.head,
+        components=config.components,
+    )
+
+
 def conquered_model(config: Config, state: dict[str, Any]) -> Embedder:
     """Return the conquered model of a checkpoint of any format, ready for inference."""
-    model = make_model(config.model.backbone, config.model.dim, pooling=config.model.pooling)
+    model = network_of(config)
     try:
         load_weights(model, state["model"])
         masks = stored_masks(config, state)

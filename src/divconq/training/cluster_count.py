@@ -19,7 +19,7 @@ def fit_k_max(config: Config, labels: Int64[Tensor, " n"], way: Way) -> Config:
     that are spread over several clusters. ``lower`` takes the largest number of clusters for which classes can stay
     whole, with one warning. ``keep`` changes nothing: a resumed run goes on as it began.
     """
-    k_max = config.division.k_max
+    k_max = config.max_clusters
     classes = int((labels.bincount() >= 2).sum())
     whole = 1 << max(0, (classes // 2).bit_length() - 1)
     if way == "keep" or k_max <= max(1, whole):

@@ -12,6 +12,7 @@ from divconq.data.batches.sampler import plan_epoch
 from divconq.data.batches.views import stored_side
 from divconq.data.split_record import SPLITS, SplitRecord
 from divconq.division import DIVISIONS
+from divconq.training.mixture import check_images
 from divconq.training.recorded_split import recorded_images
 from divconq.training.scoring import check_test_images
 
@@ -100,8 +101,9 @@ def _check_training(config: Config, train: ImageSet) -> None:
             f"k_max must be at most the number of training images, {len(train)}, got {config.division.k_max}; "
             "lower --k-max"
         )
+    check_images(config, len(train))
     needs_groups = DIVISIONS[config.division.strategy].needs_groups
-    if needs_groups and config.division.k_max > 1 and train.groups is None:
+    if needs_groups and config.max_clusters > 1 and train.groups is None:
         raise ValueError(
             f"division {config.division.strategy!r} needs super-categories, and {config.data.name!r} has none; "
             "use --division progressive"

@@ -26,6 +26,7 @@ from divconq.training.agreement import data_fingerprints
 from divconq.training.cluster_count import Way, fit_k_max
 from divconq.training.datasets import make_record, open_data
 from divconq.training.embedding import Forward, fast_features
+from divconq.training.mixture import check_scikit_learn, without_subspaces
 from divconq.training.optimizer import make_optimizer
 from divconq.training.scoring import check_test_images, embed_images, search_scores, train_recall
 from divconq.training.step import TrainingStep
@@ -116,6 +117,8 @@ def check_names(config: Config) -> None:
     Runs the file of ``--import`` first, because it may register a backbone or a loss.
     """
     settings, loss = config.model, config.loss
+    if settings.head == "clml":
+        check_scikit_learn()
     if settings.import_file is not None:
         import_file(settings.import_file)
     make_augmentation(config.data.augmentation, config.data.crop, config.data.crop_scale)
@@ -149,6 +152,7 @@ def prepare(
     """
     device = pick_device(config.runtime.device)
     check_names(config)
+    config = without_subspaces(config)
     data, validation = open_data(config, record, accept_changes=accept_changes)
     config = fit_k_max(config, data.train.labels, k_max)
     if validation is not None:
@@ -197,6 +201,8 @@ def _network(config: Config) -> Embedder:
         pretrained=settings.pretrained,
         weights=settings.backbone_weights,
         pooling=settings.pooling,
+        head=settings.head,
+        components=config.components,
         dropout=settings.dropout,
         mean=settings.mean,
         std=settings.std,
@@ -243,7 +249,7 @@ def _algorithm(
         groups=train.groups,
         mask_lr=training.lr * config.masks.lr_scale,
         loss_lr=training.lr * config.loss.lr_scale,
-        **{name: settings[name] for name in ALGORITHM_SETTINGS},
+        **{name: settings[name] for name in ALGORITHM_SETTINGS} | {"k_max": config.max_clusters},
     )
     return dc, optimizer
 
