@@ -12,7 +12,7 @@ from torch import Tensor
 from divconq.config import Config
 from divconq.division.partition import check_clusters
 from divconq.model import Embedder, make_model
-from divconq.runs.checkpoints import clusters_state, masks_state
+from divconq.runs.checkpoints import clusters_state, masks_state, network_state
 from divconq.runs.folder import Run
 
 Which: TypeAlias = Literal["last", "best"]
@@ -99,7 +99,7 @@ class RunRecord:
         config, state = self.config, Run(self.folder, self.config).load(which)
         model = make_model(config.model.backbone, config.model.dim, pooling=config.model.pooling)
         try:
-            model.load_state_dict(state["model"])
+            model.load_state_dict(network_state(state))
             saved = masks_state(state)
             masks: Tensor = saved["weight"][: int(saved["count"])].relu()
         except (KeyError, RuntimeError) as error:

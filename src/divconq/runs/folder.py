@@ -180,7 +180,7 @@ def conquered_model(config: Config, state: dict[str, Any]) -> Embedder:
     model = make_model(config.model.backbone, config.model.dim, pooling=config.model.pooling)
     masks = Masks(config.model.dim, config.division.k_max, config.masks.kind, config.masks.conquer)
     try:
-        load_weights(model, state["model"])
+        load_weights(model, checkpoints.network_state(state))
         load_weights(masks, checkpoints.masks_state(state))
     except (ValueError, RuntimeError) as error:
         raise ValueError(
