@@ -124,6 +124,7 @@ class Recorder:
             "without_positive": plan.without_positive,
             "left_out": plan.left_out,
             "images_per_s": plan.indices.numel() / self.clock.seconds["train"],
+            **self.job.learning_rate.logged(epoch + (len(plan) - 1) / len(plan)),
             **scores,
         }
         is_best = False
@@ -147,7 +148,8 @@ class Recorder:
         """Wait for the last checkpoint and write the conquered model to the run folder."""
         self.progress.close()
         self.checkpoints.finish()
-        self.run.export(self.job.model, self.dc.masks.conquer())
+        with self.job.averages.applied():
+            self.run.export(self.job.model, self.dc.masks.conquer())
 
     def log(self) -> list[dict[str, Any]]:
         """Return the log of the whole run, one record per epoch."""
@@ -173,6 +175,7 @@ class Recorder:
             "model": self.job.model.state_dict(),
             "divide_and_conquer": self.dc.state_dict(),
             "optimizer": self.job.optimizer.state_dict(),
+            "averages": self.job.averages.state_dict(),
         }
 
     def _open_run(self, opened: ExitStack) -> Run:
@@ -199,6 +202,7 @@ class Recorder:
             load_weights(self.job.model, state["model"])
             load_weights(self.dc, algorithm_state(state))
             load_optimizer(self.job.optimizer, state["optimizer"])
+            self.job.averages.load_state_dict(state.get("averages", {}))
             if state["data"] != label_fingerprint(self.job.train):
                 raise ValueError("the training images have other classes")
             self.best, self.losses = state["best"], state["losses"]

@@ -72,6 +72,7 @@ def train(
     check_same_data(job.fingerprints)
     model, dc, step = job.model, job.dc, job.step()
     synchronise(model, dc)
+    job.averages.restart()
 
     with Recorder(job, out, resume=resume, stop=stop, loggers=loggers) as recorder:
         batches, embeddings = EpochBatches(job), None
@@ -79,6 +80,7 @@ def train(
             if dc.divides(epoch) and recorder.steps_done == 0:
                 with recorder.timed("divide"):
                     dc.divide(job.embed_to_divide(embeddings), epoch)
+                    job.averages.restart("masks")
                     recorder.save_division()
             if fits_head(config, epoch) and recorder.steps_done == 0:
                 with recorder.timed("divide"):
@@ -91,7 +93,8 @@ def train(
                 seed_all(epoch_seed(config.optimisation.seed, epoch))
                 model.train().backbone.requires_grad_(not dc.freezes_backbone(epoch))
                 recorder.begin_steps(plan)
-                for images, labels, cluster in images_of_epoch:
+                for number, (images, labels, cluster) in enumerate(images_of_epoch, recorder.steps_done):
+                    job.learning_rate.set(epoch + number / len(plan))
                     loss, finite = step(images, labels, None if dc.finetunes(epoch) else cluster)
                     recorder.after_step(loss, finite)
                 if epoch + 1 < epochs and not dc.divides(epoch + 1):

@@ -12,7 +12,7 @@ from torch import Tensor
 from divconq.config import Config
 from divconq.division.partition import check_clusters
 from divconq.model import Embedder
-from divconq.runs.checkpoints import clusters_state
+from divconq.runs.checkpoints import clusters_state, network_state
 from divconq.runs.folder import Run, network_of, stored_masks
 
 Which: TypeAlias = Literal["last", "best"]
@@ -99,7 +99,7 @@ class RunRecord:
         config, state = self.config, Run(self.folder, self.config).load(which)
         model = network_of(config)
         try:
-            model.load_state_dict(state["model"])
+            model.load_state_dict(network_state(state))
             masks = stored_masks(config, state).active().detach()
         except (KeyError, ValueError, RuntimeError) as error:
             raise ValueError(

@@ -9,7 +9,7 @@ from divconq.cli.arguments import TrainArguments
 from divconq.cli.inspect_commands import write_analysis
 from divconq.cli.messages import fail, is_first_process, say
 from divconq.cli.parsing import Start, starting_config
-from divconq.config import MAY_CHANGE, Config, differences, read_config, upgraded
+from divconq.config import Config, changes_on_resume, differences, read_config, upgraded
 from divconq.io.atomic import FULL
 from divconq.presets import PRESETS
 from divconq.training.stop_signals import StopSignals, exit_code
@@ -126,14 +126,15 @@ def _train(config: Config, out: Path, *, resume: bool, loggers: list[str], **opt
 def _report_changes(before: Config, now: Config, *, accept: bool) -> None:
     """Print the changed settings of a resumed run. Raise ValueError if one changes the result, unless ``accept``."""
     changes = {name: f"{name} from {old} to {new}" for name, (old, new) in differences(before, now).items()}
-    refused = [change for name, change in changes.items() if name not in MAY_CHANGE]
+    allowed = changes_on_resume(before)
+    refused = [change for name, change in changes.items() if name not in allowed]
     if refused and not accept:
         raise ValueError(
             f"a resumed run keeps its settings, but these would change its result: {'; '.join(refused)}; leave them "
             "out, start a new run, or continue with --accept-changes"
         )
     for name, change in changes.items():
-        say(f"changed: {change} ({MAY_CHANGE.get(name, 'accepted: the result changes')})")
+        say(f"changed: {change} ({allowed.get(name, 'accepted: the result changes')})")
 
 
 def _may_restart() -> bool:

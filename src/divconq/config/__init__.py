@@ -2,7 +2,7 @@
 
 from divconq.checks import SettingError
 from divconq.config.files import from_yaml, plain_settings, read_config, to_yaml, upgraded
-from divconq.config.nested import BEST_BY, MAY_CHANGE, PLACES, Config, differences
+from divconq.config.nested import BEST_BY, MAY_CHANGE, PLACES, Config, changes_on_resume, differences
 from divconq.config.sections import (
     DataConfig,
     DivisionConfig,
@@ -28,6 +28,7 @@ __all__ = [
     "BEST_BY",
     "MAY_CHANGE",
     "PLACES",
+    "changes_on_resume",
     "differences",
     "from_yaml",
     "read_config",

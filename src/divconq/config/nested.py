@@ -146,6 +146,11 @@ class Config:
             check_disjoint_masks(self.masks.kind, self.model.dim, self.max_clusters)
         check_batch(self.optimisation.batch, self.optimisation.per_class)
         check_class_sampling(self.optimisation.class_sampling, self.optimisation.per_class)
+        if self.optimisation.warmup_epochs >= self.optimisation.epochs:
+            raise SettingError(
+                f"warmup_epochs must be below epochs = {self.optimisation.epochs}, got "
+                f"{self.optimisation.warmup_epochs}; lower --warmup-epochs or raise --epochs"
+            )
 
 
 SECTIONS: dict[str, type[Any]] = {
@@ -157,6 +162,18 @@ PLACES = {
     for section, kind in SECTIONS.items()
     for item in dataclasses.fields(kind)
 }
+
+
+def changes_on_resume(config: Config) -> dict[str, str]:
+    """Return the settings that may change when a run is resumed, and the effect of each.
+
+    The length of a cosine depends on ``epochs``, which then may not change.
+
+    >>> "epochs" in changes_on_resume(Config()), "epochs" in changes_on_resume(Config.of(schedule="cosine"))
+    (True, False)
+    """
+    fixed = ("epochs",) if config.optimisation.schedule == "cosine" else ()
+    return {name: effect for name, effect in MAY_CHANGE.items() if name not in fixed}
 
 
 def differences(config: Config, other: Config) -> dict[str, tuple[object, object]]:

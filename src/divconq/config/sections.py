@@ -165,7 +165,7 @@ class MasksConfig(Section):
     """The division of the embedding into subspaces."""
 
     kind: Annotated[str, one_of(MASKS), arg(name="masks", metavar=metavar(MASKS))] = "learned"
-    """Subspaces: learned masks, fixed orthogonal blocks, blocks that rotate, or the whole embedding for each cluster."""
+    """Subspaces: learned masks, fixed blocks of dimensions, fixed blocks that rotate, or the whole embedding."""
     activation: Annotated[
         str, one_of(MASK_ACTIVATIONS), arg(name="mask_activation", metavar=metavar(MASK_ACTIVATIONS))
     ] = "relu"
@@ -202,7 +202,7 @@ class LossConfig(Section):
 
 @dataclass(frozen=True)
 class OptimisationConfig(Section):
-    """Batches and the optimiser, which is Adam."""
+    """Batches, the optimiser, its learning rate over the epochs, and the average of the weights."""
 
     epochs: Annotated[int, at_least(1), at_most(10**6)] = 120
     """Number of epochs."""
@@ -213,13 +213,25 @@ class OptimisationConfig(Section):
     class_sampling: Literal["images", "classes"] = "images"
     """With per_class, draw classes in proportion to their images, or all classes equally often."""
     lr: Annotated[float, above(0), at_most(1000)] = 1e-5
-    """Learning rate of Adam."""
+    """Learning rate of the optimiser."""
     head_lr_scale: NonNegative = 1.0
     """Learning rate of the embedding layer, as a multiple of lr."""
     weight_decay: NonNegative = 1e-3
-    """Weight decay of Adam."""
+    """Weight decay of the optimiser."""
     norm_weight_decay: NonNegative | None = None
     """Weight decay of the weights and biases of normalisation layers; None takes weight_decay."""
+    optimizer: Literal["adam", "adamw"] = "adam"
+    """Adam, which adds the weight decay to the gradient, or AdamW, which shrinks the weights by lr * weight_decay."""
+    schedule: Literal["constant", "cosine", "step"] = "constant"
+    """Learning rate over the epochs: constant, falling to 0 along a cosine, or dropping in steps."""
+    warmup_epochs: NonNegative = 0.0
+    """Epochs in which the learning rate grows linearly from 0; a cosine begins after them."""
+    lr_drop_every: Positive = 10
+    """Epochs between the drops of the step schedule."""
+    lr_drop: Share = 0.1
+    """Factor of the learning rate at each drop of the step schedule."""
+    ema: Annotated[float, above(0), below(1)] | None = None
+    """Decay per step of the moving average of the weights, for example 0.999; the average embeds. None: no average."""
     seed: Annotated[int, at_least(0), at_most(2**63 - 1)] = 0
     """Seed of all random numbers."""
 

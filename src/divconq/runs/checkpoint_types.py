@@ -130,6 +130,7 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "data": (lambda value: isinstance(value, str), "a string"),
     "model": TENSORS,
     "loss": TENSORS,
+    "averages": TENSORS,
     "masks": (_are_masks, "the masks and their count"),
     "partition": (_are_clusters, "a row of whole numbers"),
     "divide_and_conquer": (_is_algorithm, "the state of DivideAndConquer"),

@@ -190,12 +190,23 @@ def algorithm_state(state: State) -> State:
 
 
 def masks_state(state: State) -> State:
-    """Return the state of the masks from a checkpoint of any readable format."""
+    """Return the state of the masks from a checkpoint of any readable format, with their averages if there are any."""
     if "divide_and_conquer" not in state:
         masks: State = state["masks"]
         return masks
     prefix, algorithm = "objective.masks.", state["divide_and_conquer"]
-    return {name.removeprefix(prefix): value for name, value in algorithm.items() if name.startswith(prefix)}
+    raw = {name.removeprefix(prefix): value for name, value in algorithm.items() if name.startswith(prefix)}
+    return {**raw, **_averages_of(state, "masks")}
+
+
+def network_state(state: State) -> State:
+    """Return the state of the network that embeds: the averages of the weights if there are any, and the buffers."""
+    return {**state["model"], **_averages_of(state, "model")}
+
+
+def _averages_of(state: State, module: str) -> State:
+    averages = state.get("averages", {}).items()
+    return {name.removeprefix(f"{module}."): x for name, x in averages if name.startswith(f"{module}.")}
 
 
 def with_resting_mask(state: State, conquer: str) -> State:

@@ -200,7 +200,7 @@ def conquered_model(config: Config, state: dict[str, Any]) -> Embedder:
     """Return the conquered model of a checkpoint of any format, ready for inference."""
     model = network_of(config)
     try:
-        load_weights(model, state["model"])
+        load_weights(model, checkpoints.network_state(state))
         masks = stored_masks(config, state)
     except (ValueError, RuntimeError) as error:
         raise ValueError(

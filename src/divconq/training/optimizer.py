@@ -1,13 +1,14 @@
-"""Adam for the network. ``DivideAndConquer`` adds the masks and the loss as parameter groups."""
+"""Adam or AdamW for the network. ``DivideAndConquer`` adds the masks and the loss as parameter groups."""
 
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import nn
-from torch.optim import Adam, Optimizer
+from torch.optim import Adam, AdamW, Optimizer
 
 from divconq.checks import shown
 
+OPTIMIZERS: dict[str, type[Adam] | type[AdamW]] = {"adam": Adam, "adamw": AdamW}
 MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
 NORMS = (
     nn.BatchNorm1d,
@@ -27,8 +28,9 @@ def make_optimizer(
     weight_decay: float,
     norm_weight_decay: float | None = None,
     head_lr_scale: float = 1.0,
-) -> Adam:
-    """Return Adam over the parameters of a network.
+    kind: Literal["adam", "adamw"] = "adam",
+) -> Optimizer:
+    """Return Adam or AdamW over the parameters of a network.
 
     ``norm_weight_decay`` is the weight decay of normalisation layers; None means ``weight_decay``.
     ``head_lr_scale`` multiplies the learning rate of ``network.head``.
@@ -47,7 +49,9 @@ def make_optimizer(
         {"name": "norms", "params": norms, "lr": lr, "weight_decay": norm_weight_decay},
     ]
     on_gpu = any(parameter.is_cuda for parameter in network.parameters())
-    return Adam([group for group in groups if group["params"]], fused=on_gpu or None, capturable=on_gpu)
+    return OPTIMIZERS[kind](
+        [group for group in groups if group["params"]], fused=on_gpu or None, capturable=on_gpu
+    )
 
 
 def _norm_parameters(network: nn.Module) -> list[nn.Parameter]:

@@ -1,6 +1,7 @@
 """Build the parts of a run from a config. All input is checked before a file is written."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,9 +24,11 @@ from divconq.divide_and_conquer import DivideAndConquer
 from divconq.losses import check_loss, make_loss
 from divconq.model import Embedder, check_backbone, import_file, make_model
 from divconq.training.agreement import data_fingerprints
+from divconq.training.averaging import WeightAverages
 from divconq.training.cluster_count import Way, fit_k_max
 from divconq.training.datasets import make_record, open_data
 from divconq.training.embedding import Forward, fast_features
+from divconq.training.learning_rate import LearningRate
 from divconq.training.mixture import check_scikit_learn, without_subspaces
 from divconq.training.optimizer import make_optimizer
 from divconq.training.scoring import check_test_images, embed_images, search_scores, train_recall
@@ -56,6 +59,8 @@ class Job:
     model: Embedder
     dc: DivideAndConquer
     optimizer: Optimizer
+    learning_rate: LearningRate
+    averages: WeightAverages  # of the network and the masks; everything that embeds uses them
     forward: Forward | None  # the compiled embedding pass, on a GPU
     record: SplitRecord | None  # of the images; the first process has it
     fingerprints: dict[str, object]  # of the data, to compare several processes
@@ -68,12 +73,14 @@ class Job:
     def step(self) -> TrainingStep:
         """Return the training step."""
         bf16 = uses_bf16(self.config.runtime.precision, self.device)
-        return TrainingStep(self.model, self.dc.objective, self.optimizer, bf16=bf16, fast=self.fast)
+        parts = (self.model, self.dc.objective, self.optimizer)
+        return TrainingStep(*parts, bf16=bf16, fast=self.fast, averages=self.averages)
 
     def embed(self, images: ImageSet, *, features: bool = False) -> Tensor:
         """Return all images as unit vectors of the conquered space, or as the features of the backbone."""
-        mask = None if features else self.dc.masks.conquer().detach()
-        return embed_images(self.config, self.model, images, mask, features=features, fast=self.forward)
+        with self.averages.applied():
+            mask = None if features else self.dc.masks.conquer().detach()
+            return embed_images(self.config, self.model, images, mask, features=features, fast=self.forward)
 
     def embed_to_divide(self, embeddings: Tensor | None = None) -> Tensor | None:
         """Return the vectors that the next division clusters. ``embeddings`` saves an embedding pass."""
@@ -93,19 +100,13 @@ class Job:
 
         If ``train``, the embeddings of the training images, is given, add ``train_recall@1``.
         """
-        mask = self.dc.masks.conquer().detach()
-        scores = search_scores(
-            self.config,
-            self.model,
-            mask,
-            self.test,
-            self.gallery,
-            gallery_draws=self.gallery_draws,
-            fast=self.forward,
-        )
-        if self.validation is not None:
-            held_out = search_scores(self.config, self.model, mask, self.validation, fast=self.forward)
-            scores |= {f"val_{name}": score for name, score in held_out.items()}
+        with self.averages.applied():
+            mask = self.dc.masks.conquer().detach()
+            search = partial(search_scores, self.config, self.model, mask, fast=self.forward)
+            scores = search(self.test, self.gallery, gallery_draws=self.gallery_draws)
+            if self.validation is not None:
+                held_out = search(self.validation)
+                scores |= {f"val_{name}": score for name, score in held_out.items()}
         if train is not None:
             scores |= train_recall(self.config, train, self.train)
         return scores
@@ -186,6 +187,8 @@ def prepare(
         model,
         dc,
         optimizer,
+        LearningRate(optimizer, config.optimisation),
+        WeightAverages(config.optimisation.ema, {"model": model, "masks": dc.masks}),
         _fast_forward(model) if compiles else None,
         record,
         fingerprints,
@@ -241,6 +244,7 @@ def _algorithm(
         weight_decay=training.weight_decay,
         norm_weight_decay=training.norm_weight_decay,
         head_lr_scale=training.head_lr_scale,
+        kind=training.optimizer,
     )
     dc = DivideAndConquer(
         loss,

@@ -20,6 +20,7 @@ from divconq.distributed.collectives import own_randomness
 from divconq.losses import MarginLoss, MultiSimilarityLoss, NPairsLoss, ProxyAnchorLoss
 from divconq.model import Embedder
 from divconq.objective import Objective
+from divconq.training.averaging import WeightAverages
 
 # The triplet losses sort, which takes a minute to compile.
 COMPILED_LOSSES = (MarginLoss, NPairsLoss, MultiSimilarityLoss, ProxyAnchorLoss)
@@ -33,7 +34,7 @@ class TrainingStep:
 
     Returns the loss and whether all embeddings are finite, as tensors on the device. With several processes, each
     passes its share of the images and the labels of the whole batch. With ``fast``, the step tries to capture
-    everything, then only the network, then nothing; ``way`` names the method in use.
+    everything, then only the network, then nothing; ``way`` names the method in use. ``averages`` follow the weights.
 
     >>> from divconq.masks import Masks
     >>> from divconq.model import SmallNet
@@ -52,7 +53,9 @@ class TrainingStep:
         *,
         bf16: bool = False,
         fast: bool = False,
+        averages: WeightAverages | None = None,
     ) -> None:
+        self.averages = averages or WeightAverages(None, {})
         self.objective, self.optimizer, self.device = objective, optimizer, model.mean.device
         self.model, self.network = model, Network(model, bf16)
         fastest: Way = "whole" if size() == 1 else "network"
@@ -76,6 +79,7 @@ class TrainingStep:
         loss.backward()
         average_gradients(p for group in self.optimizer.param_groups for p in group["params"])
         self.optimizer.step()
+        self.averages.update()
         return loss.detach(), finite
 
     def _forward_shared(
