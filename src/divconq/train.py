@@ -83,7 +83,7 @@ def train(
             with recorder.timed("train"):
                 plan, images_of_epoch = batches.of(epoch, start=recorder.steps_done)
                 seed_all(epoch_seed(config.optimisation.seed, epoch))
-                model.train().backbone.requires_grad_(not dc.freezes_backbone(epoch))
+                model.train().backbone.requires_grad_(job.trains_backbone(epoch))
                 recorder.begin_steps(plan)
                 for images, labels, cluster in images_of_epoch:
                     loss, finite = step(images, labels, None if dc.finetunes(epoch) else cluster)

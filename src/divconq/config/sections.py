@@ -111,6 +111,8 @@ class ModelConfig(Section):
     """Run this Python file first; it may register a backbone or a loss."""
     dim: Dimensions = 512
     """Dimensions of the embedding [d]."""
+    trained: Literal["whole", "head"] = "whole"
+    """Train the whole network, or only its head, on features of the frozen backbone; images are then not augmented."""
     pooling: Literal["avg", "max", "avgmax"] = "avg"
     """Pooling of the backbone's feature map into a vector."""
     dropout: Annotated[float, at_least(0), below(1)] = 0.01
