@@ -91,7 +91,7 @@ def train(
             with recorder.timed("train"):
                 plan, images_of_epoch = batches.of(epoch, start=recorder.steps_done)
                 seed_all(epoch_seed(config.optimisation.seed, epoch))
-                model.train().backbone.requires_grad_(not dc.freezes_backbone(epoch))
+                model.train().backbone.requires_grad_(job.trains_backbone(epoch))
                 recorder.begin_steps(plan)
                 for number, (images, labels, cluster) in enumerate(images_of_epoch, recorder.steps_done):
                     job.learning_rate.set(epoch + number / len(plan))

@@ -120,6 +120,8 @@ class ModelConfig(Section):
     """Run this Python file first; it may register a backbone or a loss."""
     dim: Dimensions = 512
     """Dimensions of the embedding [d]."""
+    trained: Literal["whole", "head"] = "whole"
+    """Train the whole network, or only its head, on features of the frozen backbone; images are then not augmented."""
     pooling: Literal["avg", "max", "avgmax", "gem"] = "avg"
     """Pooling of the backbone's feature map into a vector; gem is a power mean with a learned exponent."""
     head: Literal["linear", "clml"] = "linear"

@@ -81,11 +81,13 @@ class Changes:
 class SplitRecord:
     """The images of a run by split: train, val (held-out classes), test and gallery.
 
-    ``settings`` are the settings that the split was made with.
+    ``settings`` are the settings that the split was made with. ``backbone`` is a hash of the frozen backbone of a run
+    that trains on stored features of these images; None for other runs.
     """
 
     splits: Mapping[str, RecordedImages]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    backbone: str | None = None
 
     @classmethod
     def of(
@@ -105,7 +107,8 @@ class SplitRecord:
     def to_json(self) -> str:
         """Return the record as one JSON object."""
         splits = {split: asdict(images) for split, images in self.splits.items()}
-        return json.dumps({"format": FORMAT, "settings": dict(self.settings), "splits": splits}) + "\n"
+        content = {"format": FORMAT, "settings": dict(self.settings), "splits": splits}
+        return json.dumps(content if self.backbone is None else {**content, "backbone": self.backbone}) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "SplitRecord":
@@ -118,8 +121,10 @@ class SplitRecord:
         try:
             content = json.loads(text)
             splits = {split: _recorded_images(images) for split, images in content["splits"].items()}
-            if content["format"] == FORMAT and {"train", "test"} <= splits.keys() <= set(SPLITS):
-                return cls(splits, dict(content["settings"]))
+            backbone = content.get("backbone")
+            known = backbone is None or isinstance(backbone, str)
+            if content["format"] == FORMAT and {"train", "test"} <= splits.keys() <= set(SPLITS) and known:
+                return cls(splits, dict(content["settings"]), backbone)
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
             pass
         raise ValueError("it is not the record of a split")

@@ -54,15 +54,17 @@ class Embedder(nn.Module):
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1))
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1))
 
-    def features(self, images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n c"]:
-        """Return the pooled output of the backbone, the input of the head."""
+    def features(self, images: Float[Tensor, "n 3 h w"] | Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
+        """Return the pooled output of the backbone, the input of the head. Stored features are returned unchanged."""
         if self.transform is not None:
             _check_input(images, self.transform.image_size)
+        elif images.ndim == 2:
+            return images
         images = ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
         return cast(Tensor, self.backbone(images))
 
-    def forward(self, images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
-        """Return the raw embedding f(x), before mask and normalisation."""
+    def forward(self, images: Float[Tensor, "n 3 h w"] | Float[Tensor, "n c"]) -> Float[Tensor, "n d"]:
+        """Return the raw embedding f(x) of images or of their stored features, before mask and normalisation."""
         return cast(Tensor, self.head(self.dropout(self.features(images))))
 
     def train(self, mode: bool = True) -> "Embedder":

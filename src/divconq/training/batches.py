@@ -12,6 +12,7 @@ from divconq.data.batches.sampler import EpochPlan
 from divconq.data.batches.transforms import augment
 from divconq.training.seeds import epoch_seed
 from divconq.training.setup import Job
+from divconq.training.stored_features import StoredFeatures, feature_batches
 
 Batches: TypeAlias = Iterator[tuple[Tensor, Tensor, Tensor]]
 
@@ -42,6 +43,9 @@ class EpochBatches:
         """Plan an epoch ahead of time. The partition must not change until ``of`` is called."""
         job, data = self.job, self.job.config.data
         plan = job.dc.plan(epoch)
+        if isinstance(job.train.store, StoredFeatures):
+            self.prepared = epoch, plan, feature_batches(job.train, plan, device=job.device, start=start)
+            return
         batches = training_batches(
             job.train,
             plan,

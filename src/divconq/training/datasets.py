@@ -1,5 +1,6 @@
 """Open, split and check the dataset of a run."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -118,3 +119,22 @@ def _check_training(config: Config, train: ImageSet) -> None:
         seed=config.optimisation.seed,
         epoch=0,
     )
+
+
+def change_sets(
+    data: Dataset, validation: ImageSet | None, change: Callable[[list[ImageSet]], list[ImageSet]]
+) -> tuple[Dataset, ImageSet | None]:
+    """Return the dataset and the held-out images with each image set replaced by ``change`` of all of them.
+
+    ``change`` takes the image sets that there are, training images first, and returns as many.
+
+    >>> from divconq.data import open_dataset
+    >>> change_sets(open_dataset("demo"), None, lambda sets: sets[::-1])[0].train.names[0]
+    'species 100'
+    """
+    sets = (data.train, validation, data.test, data.gallery)
+    changed = iter(change([images for images in sets if images is not None]))
+    train, validation, test, gallery = (images and next(changed) for images in sets)
+    assert train is not None
+    assert test is not None
+    return replace(data, train=train, test=test, gallery=gallery), validation

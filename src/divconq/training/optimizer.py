@@ -30,7 +30,7 @@ def make_optimizer(
     head_lr_scale: float = 1.0,
     kind: Literal["adam", "adamw"] = "adam",
 ) -> Optimizer:
-    """Return Adam or AdamW over the parameters of a network.
+    """Return Adam or AdamW over the parameters of a network that require a gradient.
 
     ``norm_weight_decay`` is the weight decay of normalisation layers; None means ``weight_decay``.
     ``head_lr_scale`` multiplies the learning rate of ``network.head``.
@@ -41,7 +41,9 @@ def make_optimizer(
     """
     norms = [] if norm_weight_decay is None else _norm_parameters(network)
     head = [] if head_lr_scale == 1 else [*cast(nn.Module, network.head).parameters()]
-    separate = {*norms, *head}
+    frozen = {parameter for parameter in network.parameters() if not parameter.requires_grad}
+    norms = [parameter for parameter in norms if parameter not in frozen]
+    separate = {*norms, *head, *frozen}
     rest = [parameter for parameter in network.parameters() if parameter not in separate]
     groups = [
         {"name": "network", "params": rest, "lr": lr, "weight_decay": weight_decay},

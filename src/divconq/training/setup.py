@@ -25,8 +25,9 @@ from divconq.losses import check_loss, make_loss
 from divconq.model import Embedder, check_backbone, import_file, make_model
 from divconq.training.agreement import data_fingerprints
 from divconq.training.averaging import WeightAverages
+from divconq.training.cached_features import check_backbone_of_run, read_features
 from divconq.training.cluster_count import Way, fit_k_max
-from divconq.training.datasets import make_record, open_data
+from divconq.training.datasets import change_sets, make_record, open_data
 from divconq.training.embedding import Forward, fast_features
 from divconq.training.learning_rate import LearningRate
 from divconq.training.mixture import check_scikit_learn, without_subspaces
@@ -89,6 +90,10 @@ class Job:
         if self.config.division.cluster_on == "features":
             return self.embed(self.train, features=True)
         return self.embed(self.train) if embeddings is None else embeddings
+
+    def trains_backbone(self, epoch: int) -> bool:
+        """Return whether the backbone is trained in ``epoch``."""
+        return self.config.model.trained == "whole" and not self.dc.freezes_backbone(epoch)
 
     def evaluates(self, epoch: int) -> bool:
         """Return whether the model is evaluated after ``epoch``."""
@@ -170,9 +175,14 @@ def prepare(
         background_work(*(start_compiler, load_compiler) if compiles else ()),
     ):
         images, held_out = data, validation
-        data, validation = _read(config, data, validation, device)
+        backbone = check_backbone_of_run(config, network, record) if config.model.trained == "head" else None
+        if backbone is None:
+            data, validation = _read(config, data, validation, device)
+        else:
+            data, validation = read_features(config, network, backbone, data, validation, device, _read)
         if record is None and is_first():
             record = make_record(config, images, held_out)  # after decoding, when the files are in memory
+            record = replace(record, backbone=backbone)
     model = _on_device(config, network, device, compiles)
     dc, optimizer = _algorithm(config, data.train, model, device)
     return Job(
@@ -215,6 +225,9 @@ def _network(config: Config) -> Embedder:
 
 def _on_device(config: Config, model: Embedder, device: torch.device, compiles: bool) -> Embedder:
     """Return the network on its device. If it is compiled, frozen BatchNorm is folded into the convolutions."""
+    if config.model.trained == "head":
+        model.backbone.requires_grad_(False)
+        return model.to(device).to(memory_format=torch.channels_last)
     frozen = config.model.freeze_batchnorm
     if frozen and compiles:
         side = config.data.image_size  # one image on the CPU, because the first call on a GPU is slow
@@ -298,12 +311,7 @@ def _resident(
     data: Dataset, validation: ImageSet | None, device: torch.device
 ) -> tuple[Dataset, ImageSet | None]:
     """Move the images into the memory of a GPU as far as there is room, training images first."""
-    sets = (data.train, validation, data.test, data.gallery)
-    moved = iter(move_to_device([images for images in sets if images is not None], device))
-    train, validation, test, gallery = (images and next(moved) for images in sets)
-    assert train is not None
-    assert test is not None
-    return replace(data, train=train, test=test, gallery=gallery), validation
+    return change_sets(data, validation, lambda sets: move_to_device(sets, device))
 
 
 def _fast_forward(model: Embedder) -> Forward:
