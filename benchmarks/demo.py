@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from divconq.evaluation.scores import title
+from divconq.evaluation.selection import Rank, rank_epoch
 from divconq.experiments.origin import code_version, hardware
 from divconq.experiments.statistics import summarise
 
@@ -77,13 +78,17 @@ def train(row: str, seed: int, threads: int) -> dict:
         subprocess.run(command, check=True, capture_output=True, env=environment)
         records = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
     keep = ("epoch", "k", *SCORES)
+
+    def rank(record: dict) -> Rank:
+        return rank_epoch(record["recall@1"], record["k"])
+
     seconds = sum(sum(record["seconds"].values()) for record in records)
     return {
         "row": row,
         "seed": seed,
         "flags": ROWS[row],
         "last": {name: records[-1][name] for name in keep},
-        "best": {name: max(records, key=lambda record: record["recall@1"])[name] for name in keep},
+        "best": {name: max(records, key=rank)[name] for name in keep},
         "recall@1": [round(record["recall@1"], 5) for record in records],
         "seconds": round(seconds, 1),
     }

@@ -278,7 +278,7 @@ LOG = [{"epoch": epoch, **RECORD} for epoch in (1, 2, 3, 4)]
 def read_log(folder):
     records = Run.open(folder).metrics()
     if records and "recall@1" in records[-1]:
-        summary(records, "recall@1", folder)
+        summary(records, "recall@1", 4, folder)
     compare([folder])
     record = read_run(folder)
     for name in ("loss", "recall@1", "k"):
@@ -381,7 +381,7 @@ def test_every_entry_of_a_checkpoint_is_checked():
         for wrong in ("wrong", [1], {"a": 2}, 10**6):
             changed = with_value(state, path, wrong)
             resumed = works(lambda changed=changed: (check_types(changed), recorder._restore(changed)))
-            right = path[-1] in ("epoch", "best", "divided_at") and wrong == 10**6
+            right = path[-1] in ("epoch", "best", "best_k", "divided_at") and wrong == 10**6
             right |= path == ("seconds",) and wrong == {"a": 2}
             assert resumed == right, (path, wrong)
 

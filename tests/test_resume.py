@@ -448,6 +448,6 @@ def test_a_damaged_best_epoch_is_named_on_resume(small, tmp_path):
     best = tmp_path / "run" / "best.pt"
     best.write_bytes(best.read_bytes()[:-9])
     with pytest.warns(
-        UserWarning, match=r"best\.pt is damaged .*; a later epoch replaces it only if it scores"
+        UserWarning, match=r"best\.pt is damaged .*; a later epoch replaces it only if it is better"
     ):
         train(small, tmp_path / "run", resume=True)

@@ -13,6 +13,7 @@ from divconq.checks import first_line
 from divconq.data.batches.sampler import EpochPlan
 from divconq.data.dataset import label_fingerprint
 from divconq.distributed import anywhere, on_first, wait_for_all
+from divconq.evaluation.selection import LOWEST, Rank, rank_epoch
 from divconq.runs.checkpoint_types import load_weights
 from divconq.runs.checkpoints import Checkpoints, algorithm_state
 from divconq.runs.folder import Run
@@ -45,7 +46,7 @@ class Recorder:
     ) -> None:
         self.job, self.dc, self.config = job, job.dc, job.config
         self.stop = stop or StopSignals()
-        self.best = -math.inf
+        self.best: Rank = LOWEST
         self.losses = torch.empty(0)  # of the current epoch, from before the resume
         self.generators: dict[str, Any] = {}
         self.clock = Clock()
@@ -129,8 +130,8 @@ class Recorder:
         }
         is_best = False
         if scores:
-            score = record[self.config.best_by]
-            is_best, self.best = score > self.best, max(score, self.best)
+            rank = rank_epoch(record[self.config.best_by], record["k"])
+            is_best, self.best = rank > self.best, max(rank, self.best)
             warn_of_collapse(record["spread"], epoch)
         record["seconds"] = dict(self.clock.seconds)
         self.run.log(record)
@@ -167,7 +168,8 @@ class Recorder:
         return {
             "epoch": self.dc.epoch,
             "step": len(losses),
-            "best": self.best,
+            "best": self.best[1],
+            "best_k": self.best[0],
             "losses": losses,
             "seconds": self.clock.so_far(),
             "generators": self.generators,
@@ -193,6 +195,8 @@ class Recorder:
         """Restore the last checkpoint of a run and delete the log entries after it."""
         if (state := on_first(run.resume)) is not None:
             self._restore(state)
+            if "best_k" not in state:
+                self.best = self._rank_in_log(on_first(run.metrics))
         divisions = self.dc.epoch + (self.steps_done > 0)
         on_first(run.rewind, self.dc.epoch, divisions, self.config)
 
@@ -205,7 +209,7 @@ class Recorder:
             self.job.averages.load_state_dict(state.get("averages", {}))
             if state["data"] != label_fingerprint(self.job.train):
                 raise ValueError("the training images have other classes")
-            self.best, self.losses = state["best"], state["losses"]
+            self.best, self.losses = (state.get("best_k", 0), state["best"]), state["losses"]
             self.clock, self.generators = Clock(state["seconds"]), state["generators"]
             check_generator_states(self.generators, self.job.device)
         except (KeyError, ValueError, RuntimeError) as error:
@@ -213,3 +217,9 @@ class Recorder:
                 f"the checkpoint does not fit the settings and the data ({first_line(error)}); resume with those of "
                 "its run"
             ) from error
+
+    def _rank_in_log(self, records: list[dict[str, Any]]) -> Rank:
+        """Return the rank of the best epoch of an older version, whose checkpoints lack its number of clusters."""
+        score = self.best[1]
+        ks = (record.get("k") for record in records if record.get(self.config.best_by) == score)
+        return rank_epoch(score, next(ks, None))

@@ -26,8 +26,11 @@ rows:
 TABLE = parse_table("made_up", TEXT)
 
 
-def result(row, seed, test, held=None, table=TABLE, **changes):
-    """Return a result with R@1 ``test`` per epoch, in percent, and MAP@R ``held`` on held-out classes."""
+def result(row, seed, test, held=None, table=TABLE, k=None, **changes):
+    """Return a result with R@1 ``test`` per epoch, in percent, and MAP@R ``held`` on held-out classes.
+
+    ``k`` are the numbers of clusters; a result of an old version may lack them.
+    """
     row = next(each for each in table.rows if each.name == row)
     metrics = {
         "epoch": list(range(1, len(test) + 1)),
@@ -38,6 +41,8 @@ def result(row, seed, test, held=None, table=TABLE, **changes):
     }
     if held is not None:
         metrics["val_map@r"] = [score / 100 for score in held]
+    if k is not None:
+        metrics["k"] = k
     made = Result(
         table=table.name,
         row=row.name,

@@ -21,7 +21,7 @@ masks fixed 2 of 3  R@1    72.00 ± 2.83     83.00 ± 4.24  17 ± 3 s
 """
 
 
-def made(folder, scores, config=None, seconds=(4.0, 1.0), **changes):
+def made(folder, scores, config=None, seconds=(4.0, 1.0), ks=None, **changes):
     """A run whose R@1 is ``scores`` at its epochs, in percent; None is an epoch that was not evaluated."""
     config = config or Config.of(epochs=len(scores), ks=(1, 10))
     run = Run.create(Path(folder), config.replace(**changes))
@@ -37,7 +37,7 @@ def made(folder, scores, config=None, seconds=(4.0, 1.0), **changes):
             if run.config.data.val_classes:
                 figures["val_map@r"] = 1 - score / 100
         phases = {"train": seconds[0], "divide": seconds[1], "evaluate": 100.0}
-        run.log({"epoch": epoch, "k": 1, "loss": 1.0, **figures, "seconds": phases})
+        run.log({"epoch": epoch, "k": ks[epoch - 1] if ks else 4, "loss": 1.0, **figures, "seconds": phases})
     return run.folder
 
 
@@ -196,3 +196,18 @@ def test_unknown_metrics_name_the_nearest():
     ):
         compare([Path("one")], ["recall@2"])
     assert [*rows("one", metrics=["nmi"])[0]["scores"]] == ["nmi"]
+
+
+def test_the_best_epoch_has_the_most_clusters_and_a_run_without_all_of_them_says_so(capsys):
+    made("whole", [60, 70, 50, 55], ks=[1, 2, 4, 4])
+    made("flat", [60, 70, 50, 55], ks=[4, 4, 4, 4], division="flat")
+    made("stopped", [60, 40], Config.of(epochs=4, ks=(1, 10)), ks=[1, 2], division="random")
+    figures = compare([Path(name) for name in ("whole", "flat", "stopped")])
+    assert [row["epochs"]["test"] for row in figures["rows"]] == [{0: 4}, {0: 2}, {0: 2}]
+    assert figures["notes"][-2:] == [
+        "stopped is not complete; it has 2 of 4 epochs.",
+        "Selected with fewer clusters than k_max: division random, seed 0 (on test classes epoch 2, K = 2 of 4).",
+    ]
+    main(["compare", "stopped"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "on test classes epoch 2, K = 2 of 4" in shown

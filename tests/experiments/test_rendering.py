@@ -194,3 +194,34 @@ rows: {a: {title: margin loss, paper: {reid_recall@5: 90.5}}}
     assert r"reid R@5 & 85.00 & 85.00 & 90.50" in latex(figures)
     older = markdown(summary(table, [run], {})).splitlines()  # a result from before the score was logged
     assert older[5] == "|  |  | reid R@5 | – | – | 90.50 |  |"
+
+
+NOTE = (
+    "Selected with fewer clusters than k_max: fixed masks, seed 0 (on held-out classes epoch 2, K = 2 of 4; on test "
+    "classes epoch 3, K = 2 of 4)."
+)
+
+
+def test_an_epoch_is_selected_at_the_largest_k_and_a_smaller_one_than_k_max_is_said():
+    runs = [
+        result("plain", 0, [60, 62, 61], [70, 60, 65], k=[1, 1, 1]),
+        result("fixed", 0, [69, 61, 64], [80, 70, 65], k=[1, 2, 2]),
+        result("fixed", 1, [69, 67, 64], [80, 70, 65], k=[2, 4, 4]),
+    ]
+    figures = summary(TABLE, runs, {})
+    plain, fixed = figures["rows"]
+    assert plain["epochs"] == {"last": {0: 3}, "held_out": {0: 1}, "test": {0: 2}}
+    assert fixed["epochs"] == {"last": {0: 3, 1: 3}, "held_out": {0: 2, 1: 2}, "test": {0: 3, 1: 2}}
+    assert fixed["scores"]["recall@1"]["test"]["values"] == pytest.approx({0: 64, 1: 67})
+    assert plain["fewer_clusters"] == {"last": {}, "held_out": {}, "test": {}}
+    assert fixed["fewer_clusters"]["held_out"] == {0: "K = 2 of 4"}
+    assert NOTE in markdown(figures).splitlines()
+    assert NOTE in " ".join(text(figures).split())
+    assert "Selected with fewer" not in markdown(summary(TABLE, [runs[0], runs[2]], {}))
+
+
+def test_results_of_old_versions_without_k_are_selected_by_the_score():
+    old = [result("fixed", 0, [69, 61, 64], [80, 70, 65])]
+    (_, fixed) = summary(TABLE, old, {})["rows"]
+    assert fixed["epochs"] == {"last": {0: 3}, "held_out": {0: 1}, "test": {0: 1}}
+    assert fixed["fewer_clusters"] == {"last": {}, "held_out": {}, "test": {}}

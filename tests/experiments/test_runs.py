@@ -105,8 +105,9 @@ def test_a_table_is_run_kept_and_rendered(complete):
             result = next(each for each in results if (each.row, each.seed) == (row["row"], seed))
             r1, held = result.metrics["recall@1"], result.metrics["val_map@r"]
             values = {name: score["values"][seed] for name, score in row["scores"]["recall@1"].items()}
+            best = held.index(max(held)) if row is plain else 1  # the second epoch of fixed has two clusters
             assert values == pytest.approx({
-                "last": 100 * r1[-1], "held_out": 100 * r1[held.index(max(held))], "test": 100 * max(r1),
+                "last": 100 * r1[-1], "held_out": 100 * r1[best], "test": 100 * (max(r1) if row is plain else r1[1]),
             })  # fmt: skip
     assert said[0] == "photos: 4 runs, 0 done"
     assert [line.partition(":")[0] for line in said[1:]] == [

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from divconq.evaluation.scores import is_score, title
+from divconq.evaluation.selection import best_epoch, fewer_clusters
 from divconq.io.terminal import aligned
 
 REID = (
@@ -31,14 +32,17 @@ def score_table(scores: Mapping[str, float]) -> str:
     return "\n".join(lines)
 
 
-def summary(records: Sequence[Mapping[str, Any]], best_by: str, out: Path) -> str:
+def summary(records: Sequence[Mapping[str, Any]], best_by: str, k_max: int, out: Path) -> str:
     """Return the summary of a run: scores of the last and the best epoch, time of each phase, next commands."""
     scored = [record for record in records if best_by in record]
-    last, best = scored[-1], max(scored, key=lambda record: float(record[best_by]))
+    place = best_epoch([record[best_by] for record in scored], [record.get("k") for record in scored])
+    last, best = scored[-1], scored[place or 0]
+    fewer = fewer_clusters(best.get("k"), k_max)
     names = [name for name in last if is_score(name) and name in best]
     rows = [("", *(title(name) for name in names))]
-    for label, record in (("last", last), ("best", best)):
-        rows.append((f"{label} (epoch {record['epoch']})", *(f"{100 * record[name]:.2f}" for name in names)))
+    for label, record, note in (("last", last, ""), ("best", best, fewer and f", {fewer}")):
+        cells = (f"{100 * record[name]:.2f}" for name in names)
+        rows.append((f"{label} (epoch {record['epoch']}{note})", *cells))
     seconds: dict[str, float] = {}
     for record in records:
         for phase, spent in record.get("seconds", {}).items():
@@ -54,7 +58,8 @@ def summary(records: Sequence[Mapping[str, Any]], best_by: str, out: Path) -> st
             "",
             *aligned(rows),
             *([REID] if _has_reid(last) else []),
-            f"best epoch by {score} on {where}" + (f"; K = {last['k']}" if "k" in last else ""),
+            f"best epoch by {score} on {where}"
+            + (f"; {fewer or 'K = ' + str(best['k'])}" if "k" in best else ""),
             f"time: {phases}",
             "",
             f"run folder:  {out}",

@@ -118,7 +118,7 @@ def _train(config: Config, out: Path, *, resume: bool, loggers: list[str], **opt
             1,
         )
     if is_first_process():
-        print(summary(records, config.best_by, out))
+        print(summary(records, config.best_by, config.division.k_max, out))
     if stop.wished:
         fail(f"stopped; the run in {out} is complete", exit_code(stop.stopped()))
 

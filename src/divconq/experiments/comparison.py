@@ -14,7 +14,7 @@ from divconq.checks import did_you_mean
 from divconq.config import Config
 from divconq.evaluation.scores import is_score
 from divconq.experiments.figures import figures_of, selected_epoch
-from divconq.experiments.render import shown
+from divconq.experiments.render import fewer_clusters_note, shown
 from divconq.experiments.results import SUFFIXES, Result, columns, read_result_file, read_results
 from divconq.experiments.settings import IGNORED, default_settings, portable
 from divconq.experiments.statistics import summarise
@@ -54,21 +54,23 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = ()) -> dict[str, Any
         *(["test"] if not all(held_out) else []),
     ]
     remarks = [_remark(run) for run in runs]
+    row_figures = [
+        _row(name, differing, each.runs, metrics)
+        for (name, differing), each in zip(names, groups, strict=True)
+    ]
     return {
         "title": f"{len(runs)} runs",
         "unit": "percent",
         "metrics": metrics,
         "selections": selections,
-        "rows": [
-            _row(name, differing, each.runs, metrics)
-            for (name, differing), each in zip(names, groups, strict=True)
-        ],
+        "rows": row_figures,
         "notes": [
             "Scores are in percent: mean ± sample standard deviation over the seeds.",
             *(SELECTION_NOTES[selection] for selection in selections),
             "Training: seconds of training and division, without evaluation.",
             *_name_notes(names, groups),
             *(remark for remark in remarks if remark),
+            *fewer_clusters_note(row_figures, selections),
         ],
     }
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from divconq.config import BEST_BY
+from divconq.evaluation.selection import best_epoch, fewer_clusters
 from divconq.experiments.results import Result
 from divconq.experiments.settings import agree
-from divconq.experiments.statistics import best_epoch, last_epoch, paired_difference, summarise
+from divconq.experiments.statistics import last_epoch, paired_difference, summarise
 from divconq.experiments.table import Row, Table
 
 SELECTIONS = {
@@ -62,7 +63,17 @@ def selected_epoch(result: Result, selection: str) -> int | None:
     """Return the index of the epoch that ``selection`` picks, or None if no epoch has the score for it."""
     if selection == "last":
         return last_epoch(result.metrics.get("recall@1", []))
-    return best_epoch(result.metrics.get(BEST_BY[selection], []))
+    scores = result.metrics.get(BEST_BY[selection])
+    return None if scores is None else best_epoch(scores, result.metrics.get("k", ()))
+
+
+def selected_early(result: Result, selection: str) -> str:
+    """Return "K = 2 of 4" if the selected epoch has fewer clusters than asked for, else ""."""
+    position, ks = selected_epoch(result, selection), result.metrics.get("k", [])
+    k_max = result.settings.get("k_max")
+    if position is None or not ks or not isinstance(k_max, int):
+        return ""
+    return fewer_clusters(ks[position], k_max)
 
 
 def summary(table: Table, results: Sequence[Result], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,6 +129,12 @@ def figures_of(runs: Runs, base: Runs, metrics: Sequence[str]) -> dict[str, Any]
             for metric in metrics
         },
         "epochs": epochs,
+        "fewer_clusters": {
+            selection: {
+                seed: words for seed, run in runs.items() if (words := selected_early(run, selection))
+            }
+            for selection in SELECTIONS
+        },
         "seconds": _cost(runs, base),
         "runs": [run.name for run in runs.values()],
     }

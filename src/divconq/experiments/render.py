@@ -14,6 +14,7 @@ from divconq.io.atomic import write_atomically
 from divconq.io.terminal import aligned
 
 MISSING = "–"
+WHERE = {"held_out": "on held-out classes", "test": "on test classes"}  # an epoch is selected
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -191,6 +192,7 @@ def _notes(figures: Mapping[str, Any]) -> list[str]:
     if figures["overrides"]:
         changed = ", ".join(f"{name} {shown(value)}" for name, value in figures["overrides"].items())
         notes.append(f"Set for all rows: {changed}.")
+    notes += fewer_clusters_note(figures["rows"], figures["selections"])
     missing = [
         f"{row['title']}: seed{'s' if len(row['missing']) > 1 else ''} {', '.join(map(str, row['missing']))}"
         for row in figures["rows"]
@@ -205,6 +207,19 @@ def _notes(figures: Mapping[str, Any]) -> list[str]:
     if origins:
         notes.append(f"{'; '.join(origins)}.")
     return notes
+
+
+def fewer_clusters_note(rows: Rows, selections: Sequence[str]) -> list[str]:
+    """Return a note on the runs whose selected epoch has fewer clusters than K_max, or no note."""
+    runs = []
+    for row in rows:
+        found: dict[int, list[str]] = {}
+        for selection in (name for name in selections if name in WHERE):
+            for seed, words in row["fewer_clusters"][selection].items():
+                epoch = f"epoch {row['epochs'][selection][seed]}, {words}"
+                found.setdefault(seed, []).append(f"{WHERE[selection]} {epoch}")
+        runs += [f"{row['title']}, seed {seed} ({'; '.join(epochs)})" for seed, epochs in found.items()]
+    return [f"Selected with fewer clusters than k_max: {'; '.join(runs)}."] if runs else []
 
 
 def shown(value: object) -> str:

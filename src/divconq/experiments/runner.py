@@ -14,7 +14,14 @@ from typing import Any
 from divconq.checks import did_you_mean
 from divconq.config import Config
 from divconq.evaluation.scores import title
-from divconq.experiments.figures import SELECTIONS, find_runs, overrides_of, selected_epoch, summary
+from divconq.experiments.figures import (
+    SELECTIONS,
+    find_runs,
+    overrides_of,
+    selected_early,
+    selected_epoch,
+    summary,
+)
 from divconq.experiments.origin import code_version, hardware
 from divconq.experiments.render import write_table
 from divconq.experiments.results import Result, append_result, columns, read_results
@@ -295,5 +302,7 @@ def _one_line(result: Result) -> str:
         position = selected_epoch(result, selection)
         if position is not None:
             score = result.metrics["recall@1"][position] or 0.0
-            parts.append(f"{100 * score:.2f} {words} ({result.metrics['epoch'][position]})")
+            fewer = "" if selection == "last" else selected_early(result, selection)
+            epoch = f"{result.metrics['epoch'][position]}{fewer and f', {fewer}'}"
+            parts.append(f"{100 * score:.2f} {words} ({epoch})")
     return f"{title('recall@1')} {', '.join(parts)}; {result.seconds:.0f} s"

@@ -18,16 +18,6 @@ def last_epoch(scores: Scores) -> int | None:
     return max((i for i, score in enumerate(scores) if score is not None), default=None)
 
 
-def best_epoch(scores: Scores) -> int | None:
-    """Return the position of the first epoch with the highest score, or None.
-
-    >>> best_epoch([0.4, 0.6, None, 0.6])
-    1
-    """
-    evaluated = [(score, -i) for i, score in enumerate(scores) if score is not None]
-    return -max(evaluated)[1] if evaluated else None
-
-
 @dataclass(frozen=True)
 class Summary:
     """Mean and sample standard deviation of n values; the deviation of one value is None."""

@@ -124,6 +124,7 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "step": COUNT,
     "k": COUNT,
     "best": (_is_number, "a number"),
+    "best_k": COUNT,
     "losses": (_are_losses, "a row of numbers"),
     "seconds": (lambda value: _is_table(value, _is_time), "a table of seconds"),
     "generators": (lambda value: _is_table(value, lambda _: True), "a table of random states"),

@@ -141,7 +141,7 @@ def resume(folder: Path) -> State:
             read(folder / BEST)
         except ValueError as error:
             reason = str(error).partition(";")[0]
-            warnings.warn(f"{reason}; a later epoch replaces it only if it scores higher", stacklevel=2)
+            warnings.warn(f"{reason}; a later epoch replaces it only if it is better", stacklevel=2)
     if file.name == PREVIOUS:
         file.replace(folder / LAST)  # otherwise the next checkpoint would overwrite the good file
         sync_folder(folder)

@@ -25,6 +25,7 @@ from divconq.analysis.study import Study
 from divconq.analysis.words import difference, percent
 from divconq.config import plain_settings
 from divconq.evaluation.scores import is_score, title
+from divconq.evaluation.selection import best_epoch, fewer_clusters
 
 Curve: TypeAlias = tuple[tuple[int, ...], tuple[float, ...]]  # epochs, values
 
@@ -34,11 +35,15 @@ PHASES = (QUIET, *COLOURS[5:], *COLOURS[:5])  # colours
 
 @dataclass(frozen=True)
 class Score:
-    """A logged figure: its last value, and its best epoch and value."""
+    """A logged figure: its last value, and its best epoch and value.
+
+    ``fewer_clusters`` is "K = 2 of 4" if the best epoch has fewer clusters than asked for, else "".
+    """
 
     last: float
     best_epoch: int
     best: float
+    fewer_clusters: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,12 +67,14 @@ class Training:
         return self.curves.get(name, ((), ()))
 
     def score(self, name: str) -> Score | None:
-        """Return the last and the best value of a figure; None if it was not logged."""
+        """Return the last and the best value of a figure, by ``best_epoch``; None if it was not logged."""
         epochs, values = self.curve(name)
-        if not epochs:
+        ks = dict(zip(*self.curve("k"), strict=True))
+        best = best_epoch(values, [ks.get(epoch) for epoch in epochs])
+        if best is None:
             return None
-        best = max(range(len(values)), key=lambda place: (values[place], -place))
-        return Score(values[-1], epochs[best], values[best])
+        fewer = fewer_clusters(ks.get(epochs[best]), int(self.config.get("k_max", 1)))
+        return Score(values[-1], epochs[best], values[best], fewer)
 
 
 def compute(study: Study) -> tuple[Training, ...]:
@@ -111,7 +118,8 @@ def summary(runs: tuple[Training, ...]) -> Iterator[str]:
     if score.best_epoch == final:
         yield f"{text}."
     else:
-        yield f"{text}; the best epoch, {score.best_epoch}, reached {percent(score.best)}."
+        fewer = score.fewer_clusters and f" ({score.fewer_clusters})"
+        yield f"{text}; the best epoch, {score.best_epoch}{fewer}, reached {percent(score.best)}."
     for other in runs[1:]:
         theirs = other.score("recall@1")
         if theirs is not None:
