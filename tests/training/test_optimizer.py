@@ -33,6 +33,7 @@ def test_head_has_own_learning_rate():
 
 def test_reset_moments_resets_only_the_masks():
     network, masks = nn.Linear(2, 4), Masks(4, 2)
+    masks.split_()  # a single mask rests
     adam = with_masks(make_optimizer(network, lr=1e-4, weight_decay=0), masks)
 
     def step():

@@ -37,8 +37,15 @@ from divconq.losses.soft_triplet import SoftTripletLoss
 from divconq.losses.triplet import TripletLoss
 
 __all__ = [
-    *("MarginLoss", "TripletLoss", "SoftTripletLoss", "NPairsLoss", "MultiSimilarityLoss", "ProxyAnchorLoss"),
-    *("LOSSES", "make_loss", "check_loss"),
+    "MarginLoss",
+    "TripletLoss",
+    "SoftTripletLoss",
+    "NPairsLoss",
+    "MultiSimilarityLoss",
+    "ProxyAnchorLoss",
+    "LOSSES",
+    "make_loss",
+    "check_loss",
 ]
 
 LOSSES: dict[str, type[nn.Module]] = {
