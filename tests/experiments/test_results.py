@@ -185,6 +185,16 @@ def test_what_is_compiled_once_is_no_cost_of_training():
     assert run.cost == 4 * 1.0 + 3 * 0.5
 
 
+def test_the_cost_of_epochs_of_different_lengths():
+    """Epochs of 100, 100 and 600 images; the first one compiles."""
+    run = result("plain", 0, [60, 61, 62])
+    log = {"seconds_train": [40.0, 1.0, 6.0], "images_per_s": [2.5, 100.0, 100.0]}
+    run = dataclasses.replace(run, metrics=run.metrics | log | {"seconds_divide": [None, 0.5, 0.5]})
+    longest = dataclasses.replace(run, settings={**run.settings, "epoch_length": "largest"})
+    assert longest.cost == pytest.approx(800 / 100 + 2 * 0.5)
+    assert run.cost == 3 * 6.0 + 2 * 0.5, "by epochs"
+
+
 def test_the_version_of_the_code(tmp_path, monkeypatch):
     package = tmp_path / "divconq"
     (package / "experiments").mkdir(parents=True)

@@ -57,10 +57,15 @@ class Result:
         """Return the seconds of training and division, without evaluation and compilation.
 
         The cost of a phase is its median time multiplied by the number of times it ran. The median excludes the
-        compilation in the first epoch.
+        compilation in the first epoch. If epochs differ in length, training costs the median time of an image,
+        multiplied by the number of images.
         """
         phases = (self.metrics.get(f"seconds_{phase}", []) for phase in ("train", "divide"))
         spent = [[seconds for seconds in phase if seconds is not None] for phase in phases]
+        rates = [rate for rate in self.metrics.get("images_per_s", []) if rate]
+        if self.settings.get("epoch_length", "images") != "images" and len(rates) == len(spent[0]):
+            images = sum(rate * seconds for rate, seconds in zip(rates, spent.pop(0), strict=True))
+            return images / median(rates) + sum(median(phase) * len(phase) for phase in spent if phase)
         return sum(median(phase) * len(phase) for phase in spent if phase)
 
 
