@@ -4,7 +4,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from divconq.losses.mining import semi_hard
-from divconq.losses.pairwise import mean_of_nonzero, pair_masks, squared_distances
+from divconq.losses.pairwise import Keys, mean_of_nonzero, pair_masks, squared_distances
 
 
 class TripletLoss(nn.Module):
@@ -19,15 +19,20 @@ class TripletLoss(nn.Module):
     tensor(0.2000)
     """
 
+    takes_keys = True
+
     def __init__(self, alpha: float = 0.2) -> None:
         super().__init__()
         if not alpha >= 0:
             raise ValueError(f"alpha must be at least 0, got {alpha}; the usual value is 0.2")
         self.alpha = alpha
 
-    def forward(self, embeddings: Float[Tensor, "n d"], labels: Int64[Tensor, " n"]) -> Float[Tensor, ""]:
-        """Return the loss of the batch."""
-        d2 = squared_distances(embeddings)
-        positives, _ = pair_masks(labels)
-        negative = d2.gather(1, semi_hard(d2, labels))
+    def forward(
+        self, embeddings: Float[Tensor, "n d"], labels: Int64[Tensor, " n"], *, keys: Keys | None = None
+    ) -> Float[Tensor, ""]:
+        """Return the loss of the batch, or of the batch against keys."""
+        others, their_labels = keys or (None, None)
+        d2 = squared_distances(embeddings, others)
+        positives, negatives = pair_masks(labels, their_labels)
+        negative = d2.gather(1, semi_hard(d2, negatives))
         return mean_of_nonzero((d2 - negative + self.alpha).relu().masked_fill(~positives, 0.0))
