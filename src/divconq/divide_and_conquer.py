@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from divconq.checks import check_batch, check_class_sampling, check_rate
-from divconq.config import DivisionConfig, MasksConfig, ModelConfig, OptimisationConfig
+from divconq.config import DivisionConfig, LossConfig, MasksConfig, ModelConfig, OptimisationConfig
 from divconq.data.batches.sampler import ClusterBatches, EpochPlan, plan_epoch
 from divconq.distributed import gather, on_first, synchronise
 from divconq.division import DIVISIONS, Partition, divide
 from divconq.division.schedule import divides
+from divconq.losses import check_takes_keys
+from divconq.losses.memory import Memory, check_memory
 from divconq.masks import Masks
 from divconq.masks.projection import project_after_steps
 from divconq.objective import Objective
@@ -60,6 +62,8 @@ class DivideAndConquer(nn.Module):
         The super-category of every image, for ``division="labels"``.
     masks, mask_activation, overlap_weight, mask_split_noise, mask_reset, conquer
         The division of the embedding, see ``divconq.config.MasksConfig``.
+    memory, memory_weight : int, float
+        Past embeddings that a batch is compared with, see ``divconq.config.LossConfig``.
     mask_lr, mask_weight_decay, loss_lr : float
         Settings of the parameter groups that are added to the optimiser. ``loss_lr`` is ``mask_lr`` if not given.
     seed : int
@@ -103,6 +107,8 @@ class DivideAndConquer(nn.Module):
         mask_lr: float = 1e-3,
         mask_weight_decay: float = 0.0,
         loss_lr: float | None = None,
+        memory: int = 0,
+        memory_weight: float = 1.0,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -125,6 +131,7 @@ class DivideAndConquer(nn.Module):
             conquer=conquer,
             weight_decay=mask_weight_decay,
         )
+        LossConfig(memory=memory, memory_weight=memory_weight)
         ModelConfig(dim=dim)  # the sections check their settings, as on the command line
         OptimisationConfig(batch=batch, per_class=per_class, class_sampling=class_sampling, seed=seed)
         check_batch(batch, per_class)
@@ -139,7 +146,13 @@ class DivideAndConquer(nn.Module):
             raise ValueError(
                 f"division {division!r} needs super-categories; pass groups, or use another division"
             )
-        self.objective = Objective(loss, Masks(dim, k_max, masks, conquer, mask_activation), overlap_weight)
+        if memory:
+            check_takes_keys(loss, type(loss).__name__)
+            check_memory(memory, len(labels))
+        past = Memory(memory, dim) if memory else None
+        self.objective = Objective(
+            loss, Masks(dim, k_max, masks, conquer, mask_activation), overlap_weight, past, memory_weight
+        )
         self.labels, self.groups = labels.cpu(), groups
         self.batch, self.per_class, self.class_sampling, self.seed = batch, per_class, class_sampling, seed
         self.partition = Partition.whole(len(labels))

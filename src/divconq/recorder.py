@@ -1,6 +1,5 @@
 """The bookkeeping of a training run: clock, progress bar, NaN guard, log, checkpoints, stop signals."""
 
-import math
 from collections.abc import Collection
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path

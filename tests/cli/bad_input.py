@@ -1154,6 +1154,10 @@ LOSSES = (
     ),
     Refusal("an argument that is no number", lambda: loss("triplet", alpha="wide"), "give a number"),
     Refusal("arguments that the loss refuses", lambda: loss("margin", beta=0.0)),
+    Refusal("a margin loss that no positive can satisfy", lambda: loss("margin", beta=0.2)),
+    Refusal("a margin loss that no negative can satisfy", lambda: loss("margin", beta=1.9)),
+    Refusal("a beta for a loss without it", lambda: (photos(), train("--loss", "triplet", "--beta", "0.9"))),
+    Refusal("a beta that is given twice", lambda: (photos(), train("--beta", "0.9", "--loss.beta", "1.0"))),
     Refusal("a sphere of one dimension", lambda: loss("margin", sampling_dim=1)),
     Refusal("an argument of a miner that is no number", lambda: mined(margin="abc")),
     Refusal("an argument that is not finite", lambda: loss("margin", beta=float("inf"))),
@@ -1164,11 +1168,24 @@ LOSSES = (
     ),
     Refusal("fewer classes than the data has", lambda: loss("ProxyNCALoss", num_classes=3)),
     Refusal("a loss that returns no number", no_number, "return a scalar"),
+    Refusal("a scale of zero, of multi-similarity", lambda: loss("multi_similarity", beta=0.0)),
+    Refusal("a scale of zero, of proxy anchor", lambda: loss("proxy_anchor", alpha=0.0)),
     Refusal("a negative margin", lambda: loss("triplet", alpha=-1.0)),
     Refusal(
         "a switch of a loss that is no switch", lambda: loss("triplet", squared="no"), "write true or false"
     ),
     Refusal("a scale of zero", lambda: loss("npairs", scale=0.0)),
+    Refusal(
+        "a memory larger than the data",
+        lambda: (photos(), train("--memory", "5")),
+    ),
+    Refusal(
+        "a memory for a loss of pytorch-metric-learning",
+        lambda: (photos(), train("--memory", "4", "--loss", "CircleLoss")),
+    ),
+    Refusal(
+        "a memory for a loss of proxies", lambda: (photos(), train("--memory", "4", "--loss", "proxy_anchor"))
+    ),
     Refusal("a miner for one of our losses", lambda: loss("margin", miner="BatchHardMiner")),
     Refusal("arguments for no miner", lambda: loss("CircleLoss", mined={"margin": 0.1})),
     Refusal("a loss that is not finite", lambda: not_finite(True)),

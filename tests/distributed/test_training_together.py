@@ -24,6 +24,7 @@ LOSSES = {
     "triplet": {},
     "soft_triplet": {},
     "npairs": {},
+    "proxy_anchor": {},
     "ProxyAnchorLoss": {},
     "ContrastiveLoss": {"miner": "MultiSimilarityMiner"},
 }

@@ -25,8 +25,8 @@ def random_points(seed, count=24, dim=5):
     return (x * 2**12).round() / 2**12
 
 
-def random_uniform(seed, n):
-    return torch.rand(n, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def random_uniform(seed, n, m=None):
+    return torch.rand(n, m or n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 @st.composite
@@ -54,14 +54,19 @@ def distance(u, v):
     return square.sqrt() if square > 0 else square
 
 
-def participants(labels):
-    """(anchor, its positives, its negatives) for every anchor that has both."""
+def pairs(labels, keys=None):
+    """(anchor, its positives, its negatives) for every anchor, among the batch or among ``keys`` (y, their labels)."""
     labels = labels.tolist()
+    others = labels if keys is None else keys[1].tolist()
     for a, label in enumerate(labels):
-        positives = [i for i, other in enumerate(labels) if other == label and i != a]
-        negatives = [i for i, other in enumerate(labels) if other != label]
-        if positives and negatives:
-            yield a, positives, negatives
+        positives = [i for i, other in enumerate(others) if other == label and (keys is not None or i != a)]
+        negatives = [i for i, other in enumerate(others) if other not in (label, -1)]
+        yield a, positives, negatives
+
+
+def participants(labels, keys=None):
+    """The same for every anchor that has both."""
+    return (found for found in pairs(labels, keys) if found[1] and found[2])
 
 
 def mean(terms, x):
@@ -101,11 +106,11 @@ def slow_draws_without_replacement(d, u, dim, cutoff, count):
     return [*sorted(waits, key=waits.get), *[None] * count][:count]
 
 
-def slow_margin(x, labels, uniform, alpha, betas, without_replacement=False, equal_pairs=False):
+def slow_margin(x, labels, uniform, alpha, betas, without_replacement=False, equal_pairs=False, keys=None):
     """``betas`` has one entry for each row of the batch."""
-    total, weights = 0 * x.sum(), 0.0
-    for a, positives, negatives in participants(labels):
-        d = {n: distance(x[a], x[n]).item() for n in negatives}
+    total, weights, y = 0 * x.sum(), 0.0, x if keys is None else keys[0]
+    for a, positives, negatives in participants(labels, keys):
+        d = {n: distance(x[a], y[n]).item() for n in negatives}
         cutoff = betas[a].item() + alpha
         if without_replacement:
             drawn = slow_draws_without_replacement(d, uniform[a].tolist(), x.shape[1], cutoff, len(positives))
@@ -113,8 +118,8 @@ def slow_margin(x, labels, uniform, alpha, betas, without_replacement=False, equ
             drawn = [slow_draw(d, uniform[a, p].item(), x.shape[1], cutoff) for p in positives]
         weight = 1 / len(positives) if equal_pairs else 1.0
         for p, n in zip(positives, drawn, strict=True):
-            terms = [distance(x[a], x[p]) - betas[a] + alpha]
-            terms += [] if n is None else [betas[a] - distance(x[a], x[n]) + alpha]
+            terms = [distance(x[a], y[p]) - betas[a] + alpha]
+            terms += [] if n is None else [betas[a] - distance(x[a], y[n]) + alpha]
             for term in terms:
                 if term > 0:
                     total, weights = total + weight * term, weights + weight
@@ -129,10 +134,10 @@ def slow_semi_hard(d, positive, negatives):
     return max(negatives, key=lambda n: (d[n], n))
 
 
-def slow_triplet(x, labels, alpha, squared=True, all_pairs=False):
-    terms = []
-    for a, positives, negatives in participants(labels):
-        far = [((x[a] - x[i]) ** 2).sum() if squared else distance(x[a], x[i]) for i in range(len(x))]
+def slow_triplet(x, labels, alpha, squared=True, all_pairs=False, keys=None):
+    terms, y = [], x if keys is None else keys[0]
+    for a, positives, negatives in participants(labels, keys):
+        far = [((x[a] - y[i]) ** 2).sum() if squared else distance(x[a], y[i]) for i in range(len(y))]
         for p in positives:
             term = far[p] - far[slow_semi_hard([v.item() for v in far], p, negatives)] + alpha
             if term > 0:
@@ -142,30 +147,28 @@ def slow_triplet(x, labels, alpha, squared=True, all_pairs=False):
     return mean(terms, x)
 
 
-def slow_soft_triplet(x, labels):
-    terms = []
-    for a, positives, negatives in participants(labels):
-        d = [distance(x[a], x[i]) for i in range(len(x))]
+def slow_soft_triplet(x, labels, keys=None):
+    terms, y = [], x if keys is None else keys[0]
+    for a, positives, negatives in participants(labels, keys):
+        d = [distance(x[a], y[i]) for i in range(len(y))]
         for p in positives:
             n = slow_semi_hard([v.item() for v in d], p, negatives)
             terms.append(torch.log(1 + torch.exp(d[p] - d[n])))
     return mean(terms, x)
 
 
-def slow_npairs(x, labels, scale):
-    terms = []
-    for a, positives, _ in participants(labels):
-        total = sum(torch.exp(scale * (x[a] @ x[j])) for j in range(len(x)) if j != a)
-        terms.append(mean([-torch.log(torch.exp(scale * (x[a] @ x[p])) / total) for p in positives], x))
+def slow_npairs(x, labels, scale, keys=None):
+    terms, y = [], x if keys is None else keys[0]
+    for a, positives, negatives in participants(labels, keys):
+        total = sum(torch.exp(scale * (x[a] @ y[j])) for j in positives + negatives)
+        terms.append(mean([-torch.log(torch.exp(scale * (x[a] @ y[p])) / total) for p in positives], x))
     return mean(terms, x) + 0 * scale
 
 
-def slow_multi_similarity(x, labels, *, alpha=2.0, beta=50.0, base=0.5, epsilon=0.1, mine=True):
-    total = 0 * x.sum()
-    for a in range(len(x)):
-        s = [x[a] @ x[i] for i in range(len(x))]
-        positives = [i for i in range(len(x)) if labels[i] == labels[a] and i != a]
-        negatives = [i for i in range(len(x)) if labels[i] != labels[a]]
+def slow_multi_similarity(x, labels, *, alpha=2.0, beta=50.0, base=0.5, epsilon=0.1, mine=True, keys=None):
+    total, y = 0 * x.sum(), x if keys is None else keys[0]
+    for a, positives, negatives in pairs(labels, keys):
+        s = [x[a] @ y[i] for i in range(len(y))]
         if mine and positives and negatives:
             nearest, farthest = max(s[n] for n in negatives), min(s[p] for p in positives)
             positives = [p for p in positives if s[p] - epsilon < nearest]
@@ -174,10 +177,12 @@ def slow_multi_similarity(x, labels, *, alpha=2.0, beta=50.0, base=0.5, epsilon=
             continue
         total = (
             total
-            + torch.log(1 + sum(torch.exp(-alpha * (s[p] - base)) for p in positives) + 0 * s[a]) / alpha
+            + torch.log(1 + sum(torch.exp(-alpha * (s[p] - base)) for p in positives) + 0 * x[a].sum())
+            / alpha
         )
         total = (
-            total + torch.log(1 + sum(torch.exp(beta * (s[n] - base)) for n in negatives) + 0 * s[a]) / beta
+            total
+            + torch.log(1 + sum(torch.exp(beta * (s[n] - base)) for n in negatives) + 0 * x[a].sum()) / beta
         )
     return total / len(x)
 

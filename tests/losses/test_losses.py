@@ -231,6 +231,13 @@ def test_copies_in_many_dimensions_have_finite_gradients_in_their_dtype(make, dt
             r"alpha must be at least 0 and beta above 0, got alpha=-0.1, beta=1.2",
         ),
         (lambda: MarginLoss(beta=0.0), r"alpha must be at least 0 and beta above 0, got alpha=0.2, beta=0.0"),
+        (lambda: MarginLoss(beta=0.3, alpha=0.3), r"beta - alpha must be above 0, got beta=0.3, alpha=0.3"),
+        (lambda: MarginLoss(beta=0.1), r"no positive can be close enough; raise beta or lower alpha"),
+        (
+            lambda: MarginLoss(beta=1.75, alpha=0.25),
+            r"beta \+ alpha must be below 2, got beta=1.75, alpha=0.25",
+        ),
+        (lambda: MarginLoss(beta=1.9), r"no negative can be far enough; lower beta or alpha"),
         (lambda: MarginLoss(sampling_dim=1), r"sampling_dim must be at least 2, got 1"),
         (lambda: TripletLoss(float("nan")), r"alpha must be at least 0, got nan"),
         (lambda: NPairsLoss(0.0), r"scale must be above 0, got 0.0"),

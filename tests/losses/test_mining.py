@@ -13,7 +13,7 @@ from divconq.losses.mining import (
     log_density,
     semi_hard,
 )
-from divconq.losses.pairwise import distances
+from divconq.losses.pairwise import all_pairs, distances, pair_masks
 
 
 @given(batches())
@@ -21,7 +21,7 @@ from divconq.losses.pairwise import distances
 def test_semi_hard_is_the_loop(batch):
     x, labels = batch
     d = distances(x)
-    index = semi_hard(d, labels)
+    index = semi_hard(d, pair_masks(labels)[1])
     for a, positives, negatives in participants(labels):
         for p in positives:
             assert index[a, p].item() == slow_semi_hard(d[a].tolist(), p, negatives)
@@ -33,7 +33,7 @@ def test_distance_weighted_is_the_loop(batch):
     x, labels = batch
     d, uniform = distances(x), random_uniform(len(x), len(x))
     cutoff = torch.linspace(0.8, 1.6, len(x), dtype=torch.float64)
-    index, drawn = distance_weighted(d, labels, uniform, x.shape[1], cutoff)
+    index, drawn = distance_weighted(d, all_pairs(labels)[1], uniform, x.shape[1], cutoff)
     for a, positives, negatives in participants(labels):
         row = {n: d[a, n].item() for n in negatives}
         for p in positives:
@@ -50,7 +50,7 @@ def test_negatives_are_drawn_with_the_inverse_density_of_their_distance(dim):
     kind = torch.arange(320) // 2 % len(GRID)
     d = GRID[kind].expand(320, 320).contiguous()
     uniform = torch.rand(320, 320, generator=torch.Generator().manual_seed(dim))
-    index, drawn = distance_weighted(d, labels, uniform, dim, torch.full((320,), 1.4))
+    index, drawn = distance_weighted(d, all_pairs(labels)[1], uniform, dim, torch.full((320,), 1.4))
     assert drawn.all()
     assert (labels[index] != labels[:, None]).all()
 
@@ -69,7 +69,9 @@ def test_negatives_drawn_without_replacement_differ_and_follow_the_distribution(
     draw, pairs = torch.Generator().manual_seed(0), Counter()
     for _ in range(count):
         uniform = torch.rand(7, 7, generator=draw)
-        index, drawn = distance_weighted_without_replacement(d, labels, uniform, 4, torch.full((7,), 1.4))
+        index, drawn = distance_weighted_without_replacement(
+            d, *all_pairs(labels), uniform, 4, torch.full((7,), 1.4)
+        )
         assert drawn[0, 1]
         assert drawn[0, 2]
         pairs[index[0, 1].item(), index[0, 2].item()] += 1
@@ -84,7 +86,7 @@ def test_positives_beyond_the_number_of_candidates_get_none():
     labels = torch.tensor([0, 0, 0, 0, 1, 1])
     d = torch.tensor([0.0, 0.2, 0.2, 0.2, 0.9, 1.5]).expand(6, 6).contiguous()
     index, drawn = distance_weighted_without_replacement(
-        d, labels, random_uniform(0, 6).float(), 8, torch.full((6,), 1.4)
+        d, *all_pairs(labels), random_uniform(0, 6).float(), 8, torch.full((6,), 1.4)
     )
     assert drawn[0].tolist()[1:4] == [True, False, False]
     assert index[0, 1].item() == 4
@@ -93,7 +95,9 @@ def test_positives_beyond_the_number_of_candidates_get_none():
 def test_high_dimensions_neither_overflow_nor_leave_the_candidates():
     d = GRID.expand(8, 8).contiguous()
     labels = torch.tensor([0, 1, 1, 1, 1, 1, 1, 1])
-    index, drawn = distance_weighted(d, labels, random_uniform(0, 8).float(), 2048, torch.full((8,), 1.4))
+    index, drawn = distance_weighted(
+        d, all_pairs(labels)[1], random_uniform(0, 8).float(), 2048, torch.full((8,), 1.4)
+    )
     assert drawn[0].all()
     assert (index[0] == 1).all()  # 0.5: a weight beyond all others in 2048 dimensions
 
@@ -105,7 +109,7 @@ def test_antipodes_have_a_finite_density():
 def test_zero_gives_the_first_candidate():
     d = torch.tensor([0.0, 1.0, 1.5, 1.0]).expand(4, 4).contiguous()
     index, drawn = distance_weighted(
-        d, torch.tensor([0, 0, 1, 1]), torch.zeros(4, 4), 8, torch.full((4,), 1.4)
+        d, all_pairs(torch.tensor([0, 0, 1, 1]))[1], torch.zeros(4, 4), 8, torch.full((4,), 1.4)
     )
     assert drawn.all()
     assert index[:, 0].tolist() == [3, 3, 0, 0]
@@ -114,6 +118,6 @@ def test_zero_gives_the_first_candidate():
 def test_the_largest_uniform_number_gives_a_candidate_or_nothing():
     d = torch.full((4, 4), 1.0)
     labels, cutoff = torch.tensor([0, 0, 1, 0]), torch.full((4,), 1.4)
-    index, drawn = distance_weighted(d, labels, torch.ones(4, 4), 8, cutoff)
+    index, drawn = distance_weighted(d, all_pairs(labels)[1], torch.ones(4, 4), 8, cutoff)
     assert ((index >= 0) & (index < 4)).all()
     assert not (drawn & (labels[index] == labels[:, None])).any()

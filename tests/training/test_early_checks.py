@@ -32,7 +32,30 @@ EARLY = [
     ({"loss": "foo"}, "there is no loss 'foo'"),
     ({"loss_args": {"foo": 3}}, "margin has no argument 'foo'"),
     ({"loss_args": {"alpha": [1, 2]}}, r"alpha of the loss margin must be a number, got \[1, 2\]"),
-    ({"loss_args": {"alpha": 1e300}}, "margin fails on a small batch with alpha=1e[+]300"),
+    (
+        {"loss": "triplet", "loss_args": {"alpha": 1e300}},
+        "triplet fails on a small batch with alpha=1e[+]300",
+    ),
+    (
+        {"beta": 0.2},
+        "beta - alpha must be above 0, got beta=0.2, alpha=0.2: no positive can be close enough; raise",
+    ),
+    (
+        {"beta": 1.9, "alpha": 0.1},
+        "beta [+] alpha must be below 2, got beta=1.9, alpha=0.1: two unit vectors are",
+    ),
+    (
+        {"loss": "triplet", "beta": 0.9},
+        "the loss triplet has no argument 'beta', it accepts alpha; leave out --beta, or choose another --loss",
+    ),
+    (
+        {"loss": "CircleLoss", "alpha": 0.9},
+        "the loss CircleLoss has no argument 'alpha', it accepts m, gamma",
+    ),
+    (
+        {"beta": 0.9, "loss_args": {"beta": 1.0}},
+        "beta of the loss margin is given twice, as --beta 0.9 and as --loss.beta 1.0; leave one of them out",
+    ),
     ({"loss": "TripletMarginLoss", "miner": "foo"}, "there is no miner 'foo'"),
     (
         {"loss": "TripletMarginLoss", "miner": "TripletMarginMiner", "miner_args": {"margin": "abc"}},

@@ -61,6 +61,8 @@ class Start:
     data: str | None = None
     resume: Path | None = None
     k_max: str | None = None
+    alpha: str | None = None
+    beta: str | None = None
     version: bool = False
 
 

@@ -19,7 +19,8 @@ def train_command(start: Start, arguments: TrainArguments, free: dict[str, dict[
     """Run ``divconq train``."""
     named = start.words[1] if len(start.words) > 1 else None
     before = starting_config(start)
-    config = _with_free_arguments(before, arguments.config, free)
+    given = {name for name in ("alpha", "beta") if getattr(start, name) is not None}
+    config = _with_free_arguments(before, arguments.config, free, given)
     _check(before, arguments, config, named)
     from divconq.accel.device import pick_device
     from divconq.distributed import on_first, process_group
@@ -52,14 +53,28 @@ def train_command(start: Start, arguments: TrainArguments, free: dict[str, dict[
         write_analysis([out], out / "analysis", device=config.runtime.device)
 
 
-def _with_free_arguments(before: Config, config: Config, free: dict[str, dict[str, Any]]) -> Config:
-    """Add the arguments of the loss and the miner, and make the paths absolute."""
+def _with_free_arguments(
+    before: Config, config: Config, free: dict[str, dict[str, Any]], given: set[str]
+) -> Config:
+    """Add the arguments of the loss and the miner, and make the paths absolute.
+
+    Another loss than that of ``before`` does not take over its arguments. ``given`` names the settings among alpha and
+    beta that are on the command line; they replace an argument of ``before``, and are replaced by ``--loss.beta``.
+    """
     same_loss, same_miner = config.loss.name == before.loss.name, config.loss.miner == before.loss.miner
     settings = config.settings()
     named_now = upgraded({"loss": config.loss.name, "loss_args": free["loss"]})
     return config.replace(
         data=_absolute(config.data.name),
-        loss_args={**(before.loss.args if same_loss else {}), **named_now["loss_args"]},
+        loss_args={
+            **{name: value for name, value in before.loss.args.items() if same_loss and name not in given},
+            **named_now["loss_args"],
+        },
+        **{
+            name: None
+            for name in ("alpha", "beta")
+            if name not in given and (not same_loss or name in free["loss"])
+        },
         miner_args={**(before.loss.miner_args if same_miner else {}), **free["miner"]},
         **{
             name: settings[name].resolve()

@@ -194,12 +194,22 @@ class LossConfig(Section):
     """margin, triplet, soft_triplet, npairs, multi_similarity, proxy_anchor, or any loss of pytorch-metric-learning."""
     args: Annotated[Suppress[dict[str, Any]], arg(name="loss_args")] = field(default_factory=dict)
     """Keyword arguments of the loss."""
+    alpha: NonNegative | None = None
+    """Argument alpha of the loss, the margin of the margin loss; None takes the default of the loss."""
+    beta: NonNegative | None = None
+    """Argument beta of the loss; None takes its default. The margin loss pushes classes beta + alpha apart, but C
+    classes in a block of D = dim / k_max dimensions can be at most sqrt(2) apart if C > D + 1, and less if C > 2 D.
+    Start near beta + alpha = sqrt(2) - sqrt(log(C) / D), the distance of random directions to their nearest one."""
     miner: str | None = None
     """Any miner of pytorch-metric-learning, for its losses."""
     miner_args: Suppress[dict[str, Any]] = field(default_factory=dict)
     """Keyword arguments of the miner."""
     lr_scale: Annotated[NonNegative, arg(name="loss_lr_scale")] = 100.0
     """Learning rate of the loss's own parameters, as a multiple of lr."""
+    memory: Count = 0
+    """Past embeddings that a batch is also compared with, from all clusters; 0 for none."""
+    memory_weight: NonNegative = 1.0
+    """Weight of the loss of a batch against the memory."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ def parse_flags(where: str, given: object) -> dict[str, Any]:
             raise ValueError(f"{where}: unknown flag {name!r}{did_you_mean(name, KINDS)}")
         if name in ("loss", "miner"):
             values.setdefault(f"{name}_args", {})
+        if name == "loss":
+            values = {"alpha": None, "beta": None, **values}
         try:
             values[name] = convert(KINDS[name], value)
         except ValueError as error:

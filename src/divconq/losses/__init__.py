@@ -6,19 +6,17 @@ may add a line as well: ``LOSSES["mine"] = MyLoss`` makes ``--loss mine`` work.
 An anchor counts only if the batch holds another image of its class and an image of another class. Without such an
 anchor the built-in losses on pairs are 0 and still have a gradient.
 
-A loss may ask for more with a class attribute. The default of the keyword argument must leave it a loss of two
-arguments, because code of your own may call it so.
+A loss may ask for more with a class attribute:
 
-=========================  =============================================================================================
-class attribute            keyword argument of ``forward``
-=========================  =============================================================================================
-``takes_mask = True``      ``mask`` (d,), or None: the mask of the space of this batch. A loss with learned vectors
-                           (proxies, class centres) p compares the embeddings with ``normalize(p * mask)``. They then
-                           lie in the same subspace; without, part of each lies where no embedding can be.
-=========================  =============================================================================================
+- ``takes_mask = True``: ``forward(embeddings, labels, *, mask=None)`` receives the mask (d,) of the space of the batch:
+  that of its cluster, or the conquered one in fine-tuning. A loss with learned vectors p, such as proxies or class
+  centres, compares the embeddings with ``normalize(p * mask)``, which lies in the same subspace; a part of p itself
+  lies where no embedding of the batch can be.
+- ``takes_keys = True``: ``forward(embeddings, labels, *, keys=None)`` receives ``Keys``, embeddings (m, d) and labels
+  (m,) to compare the batch with, instead of with itself. ``--memory`` needs this. ``all_pairs`` and ``pair_masks``
+  (``losses/pairwise.py``) return the (n, m) masks of the pairs; keys with the label ``EMPTY`` are in none.
 
-The mask is that of the cluster of the batch, or that of the conquered space in fine-tuning. It is all ones as long as
-there is one cluster. A loss of pytorch-metric-learning receives no mask.
+With None, the loss is that of a batch on its own. Losses of pytorch-metric-learning receive neither.
 """
 
 import inspect
@@ -27,8 +25,9 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
+from divconq.checks import shown
 from divconq.losses.construction import accepted_arguments, check_arguments, check_types, construct, try_loss
-from divconq.losses.external import Mined, external_loss, external_miner
+from divconq.losses.external import Mined, class_named, external_loss, external_miner
 from divconq.losses.margin import MarginLoss
 from divconq.losses.multi_similarity import MultiSimilarityLoss
 from divconq.losses.npairs import NPairsLoss
@@ -36,17 +35,12 @@ from divconq.losses.proxy_anchor import ProxyAnchorLoss
 from divconq.losses.soft_triplet import SoftTripletLoss
 from divconq.losses.triplet import TripletLoss
 
+# fmt: off
 __all__ = [
-    "MarginLoss",
-    "TripletLoss",
-    "SoftTripletLoss",
-    "NPairsLoss",
-    "MultiSimilarityLoss",
-    "ProxyAnchorLoss",
-    "LOSSES",
-    "make_loss",
-    "check_loss",
+    "MarginLoss", "TripletLoss", "SoftTripletLoss", "NPairsLoss", "MultiSimilarityLoss", "ProxyAnchorLoss",
+    "LOSSES", "make_loss", "check_loss", "check_takes_keys", "with_settings",
 ]
+# fmt: on
 
 LOSSES: dict[str, type[nn.Module]] = {
     "margin": MarginLoss,
@@ -81,7 +75,7 @@ def make_loss(
         raise ValueError(
             f"miner arguments {dict(miner_arguments)} were given without a miner; name one or leave them out"
         )
-    listed = {_plain(key): key for key in LOSSES}.get(_plain(name))
+    listed = _listed_name(name)
     if listed is None:
         loss = external_loss(name, arguments, num_classes=num_classes, dim=dim, listed=LOSSES)
         return loss if miner is None else Mined(loss, external_miner(miner, miner_arguments))
@@ -101,10 +95,11 @@ def check_loss(
     per_class: int | None = None,
     miner: str | None = None,
     miner_arguments: Mapping[str, object] = {},
+    memory: int = 0,
 ) -> None:
     """Build a loss for two classes and try it on a small batch. Raise ValueError if it cannot be trained with.
 
-    This needs no data, and leaves the random generator of torch as it was.
+    With a ``memory``, it must also take keys. This needs no data, and leaves the random generator of torch as it was.
 
     >>> check_loss("triplet", {"alpha": 0.1}, dim=8)
     """
@@ -112,19 +107,69 @@ def check_loss(
         loss = make_loss(
             name, arguments, num_classes=2, dim=dim, miner=miner, miner_arguments=miner_arguments
         )
+    if memory:
+        check_takes_keys(loss, name)
     given = {**arguments, **{f"miner.{key}": value for key, value in miner_arguments.items()}}
     try_loss(name, loss, given, dim, per_class=min(per_class or 4, 64))
+
+
+def check_takes_keys(loss: object, name: str) -> None:
+    """Raise ValueError if a loss cannot compare a batch with a memory.
+
+    >>> check_takes_keys(MarginLoss(), "margin")
+    """
+    if not getattr(loss, "takes_keys", False):
+        able = [key for key, cls in LOSSES.items() if getattr(cls, "takes_keys", False)]
+        raise ValueError(
+            f"memory needs a loss that compares a batch with past embeddings: {', '.join(able)}; got {name}; choose "
+            "one of these, or set --memory 0"
+        )
+
+
+def with_settings(name: str, arguments: Mapping[str, object], **settings: float | None) -> dict[str, object]:
+    """Return the arguments of a loss with those of its settings, such as ``beta``, that are not None.
+
+    Raise ValueError if the loss has no such argument, or if it is given twice with two values.
+
+    >>> with_settings("margin", {"sampling_dim": 128}, alpha=None, beta=0.9)
+    {'sampling_dim': 128, 'beta': 0.9}
+    """
+    given = {key: value for key, value in settings.items() if value is not None}
+    for key, value in given.items():
+        accepted = _accepted(name)
+        if key not in accepted:
+            raise ValueError(
+                f"the loss {name} has no argument '{key}', it accepts {', '.join(accepted) or 'none'}; leave out "
+                f"--{key}, or choose another --loss"
+            )
+        if arguments.get(key, value) != value:
+            raise ValueError(
+                f"{key} of the loss {name} is given twice, as --{key} {value} and as --loss.{key} "
+                f"{shown(arguments[key])}; leave one of them out"
+            )
+    return {**arguments, **given}
 
 
 def _plain(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-def _listed_loss(name: str, arguments: Mapping[str, object], num_classes: int, dim: int) -> nn.Module:
-    arguments, accepted = dict(arguments), accepted_arguments(LOSSES[name])
-    if name == "margin":  # learn_beta replaces the argument num_classes, which is known here
+def _listed_name(name: str) -> str | None:
+    return {_plain(key): key for key in LOSSES}.get(_plain(name))
+
+
+def _accepted(name: str) -> dict[str, inspect.Parameter]:
+    """Return the arguments that a user may give to a loss."""
+    listed = _listed_name(name)
+    accepted = accepted_arguments(LOSSES[listed] if listed else class_named("loss", name, LOSSES))
+    if listed == "margin":  # learn_beta replaces the argument num_classes, which is known here
         switch = inspect.Parameter("learn_beta", inspect.Parameter.KEYWORD_ONLY, default=False)
         accepted = {p.name: p for p in (switch if p.name == "num_classes" else p for p in accepted.values())}
+    return accepted
+
+
+def _listed_loss(name: str, arguments: Mapping[str, object], num_classes: int, dim: int) -> nn.Module:
+    arguments, accepted = dict(arguments), _accepted(name)
     check_arguments(name, arguments, accepted)
     check_types(f"the loss {name}", arguments, accepted)
     if arguments.pop("learn_beta", False):

@@ -58,7 +58,7 @@ def external_loss(
     >>> external_loss("ProxyNCALoss", {"softmax_scale": 2}, num_classes=5, dim=8).proxies.shape
     torch.Size([5, 8])
     """
-    cls = _class_named("loss", name, listed)
+    cls = class_named("loss", name, listed)
     check_arguments(name, arguments, accepted_arguments(cls))
     return construct(name, cls, arguments, num_classes=num_classes, embedding_size=dim, descriptors_dim=dim)
 
@@ -69,12 +69,17 @@ def external_miner(name: str, arguments: Mapping[str, object]) -> nn.Module:
     >>> external_miner("MultiSimilarityMiner", {"epsilon": 0.2}).epsilon
     0.2
     """
-    cls = _class_named("miner", name)
+    cls = class_named("miner", name)
     check_arguments(name, arguments, accepted_arguments(cls))
     return construct(name, cls, arguments)
 
 
-def _class_named(kind: Literal["loss", "miner"], name: str, listed: Collection[str] = ()) -> type[nn.Module]:
+def class_named(kind: Literal["loss", "miner"], name: str, listed: Collection[str] = ()) -> type[nn.Module]:
+    """Return the class of pytorch-metric-learning called ``name``. An error also suggests the ``listed`` names.
+
+    >>> class_named("loss", "CircleLoss").__name__
+    'CircleLoss'
+    """
     try:
         from pytorch_metric_learning import losses, miners
     except ImportError as error:

@@ -5,7 +5,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from divconq.losses.mining import distance_weighted, distance_weighted_without_replacement
-from divconq.losses.pairwise import distances, mean_of_nonzero, pair_masks
+from divconq.losses.pairwise import Keys, distances, mean_of_nonzero, pair_masks
 
 
 class MarginLoss(nn.Module):
@@ -23,6 +23,8 @@ class MarginLoss(nn.Module):
     tensor(0.4142)
     """
 
+    takes_keys = True
+
     def __init__(
         self,
         alpha: float = 0.2,
@@ -37,6 +39,16 @@ class MarginLoss(nn.Module):
             raise ValueError(
                 f"alpha must be at least 0 and beta above 0, got alpha={alpha}, beta={beta}; "
                 "the usual values are alpha=0.2, beta=1.2"
+            )
+        if not beta - alpha > 0:
+            raise ValueError(
+                f"beta - alpha must be above 0, got beta={beta}, alpha={alpha}: no positive can be close enough; "
+                "raise beta or lower alpha"
+            )
+        if not beta + alpha < 2:
+            raise ValueError(
+                f"beta + alpha must be below 2, got beta={beta}, alpha={alpha}: two unit vectors are at most 2 apart, "
+                "so no negative can be far enough; lower beta or alpha"
             )
         if sampling_dim is not None and not sampling_dim >= 2:
             raise ValueError(
@@ -53,17 +65,27 @@ class MarginLoss(nn.Module):
         embeddings: Float[Tensor, "n d"],
         labels: Int64[Tensor, " n"],
         *,
-        uniform: Float[Tensor, "n n"] | None = None,
+        keys: Keys | None = None,
+        uniform: Float[Tensor, "n m"] | None = None,
     ) -> Float[Tensor, ""]:
-        """Return the loss of the batch. ``uniform`` in [0, 1) selects the negatives; by default it is random."""
-        d = distances(embeddings)
-        positives, _ = pair_masks(labels)
+        """Return the loss of the batch, or of the batch against keys.
+
+        ``uniform`` in [0, 1) selects the negatives; by default it is random.
+        """
+        others, their_labels = keys or (None, None)
+        d = distances(embeddings, others)
+        positives, negatives = pair_masks(labels, their_labels)
         beta = self._beta_of(labels, like=d)
         if uniform is None:
             uniform = torch.rand_like(d)
         dim = self.sampling_dim or embeddings.shape[1]
-        draw = distance_weighted_without_replacement if self.without_replacement else distance_weighted
-        index, drawn = draw(d, labels, uniform, dim, beta + self.alpha)
+        cutoff = beta + self.alpha
+        if self.without_replacement:
+            index, drawn = distance_weighted_without_replacement(
+                d, positives, negatives, uniform, dim, cutoff
+            )
+        else:
+            index, drawn = distance_weighted(d, negatives, uniform, dim, cutoff)
         attract = (d - beta[:, None] + self.alpha).relu().masked_fill(~positives, 0.0)
         repel = (beta[:, None] - d.gather(1, index) + self.alpha).relu()
         repel = repel.masked_fill(~(positives & drawn), 0.0)

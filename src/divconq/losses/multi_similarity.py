@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from divconq.losses.pairwise import all_pairs, log_one_plus_sum_exp, similarities
+from divconq.losses.pairwise import Keys, all_pairs, log_one_plus_sum_exp, similarities
 
 
 class MultiSimilarityLoss(nn.Module):
@@ -24,6 +24,8 @@ class MultiSimilarityLoss(nn.Module):
     tensor(0.1997)
     """
 
+    takes_keys = True
+
     def __init__(
         self,
         alpha: float = 2.0,
@@ -40,10 +42,13 @@ class MultiSimilarityLoss(nn.Module):
             )
         self.alpha, self.beta, self.base, self.epsilon, self.mine = alpha, beta, base, epsilon, mine
 
-    def forward(self, embeddings: Float[Tensor, "n d"], labels: Int64[Tensor, " n"]) -> Float[Tensor, ""]:
-        """Return the loss of the batch."""
-        s = similarities(embeddings)
-        positives, negatives = all_pairs(labels)
+    def forward(
+        self, embeddings: Float[Tensor, "n d"], labels: Int64[Tensor, " n"], *, keys: Keys | None = None
+    ) -> Float[Tensor, ""]:
+        """Return the loss of the batch, or of the batch against keys."""
+        others, their_labels = keys or (None, None)
+        s = similarities(embeddings, others)
+        positives, negatives = all_pairs(labels, their_labels)
         if self.mine:
             positives, negatives = hard_pairs(s.detach(), positives, negatives, self.epsilon)
         attract = log_one_plus_sum_exp(-self.alpha * (s - self.base), positives, dim=1) / self.alpha

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from divconq.losses.pairwise import pair_masks, similarities
+from divconq.losses.pairwise import Keys, pair_masks, similarities
 
 
 class NPairsLoss(nn.Module):
@@ -20,19 +20,23 @@ class NPairsLoss(nn.Module):
     0.3133
     """
 
+    takes_keys = True
+
     def __init__(self, scale: float = 16.0) -> None:
         super().__init__()
         if not scale > 0:
             raise ValueError(f"scale must be above 0, got {scale}; the usual value is 16")
         self.scale = nn.Parameter(torch.tensor(float(scale)))
 
-    def forward(self, embeddings: Float[Tensor, "n d"], labels: Int64[Tensor, " n"]) -> Float[Tensor, ""]:
-        """Return the loss of the batch."""
-        logits = self.scale.to(embeddings.dtype) * similarities(embeddings)
-        itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-        # The lowest finite number instead of -inf: the row of a batch of one has no other entry.
-        logits = logits.masked_fill(itself, torch.finfo(logits.dtype).min)
-        positives, _ = pair_masks(labels)
+    def forward(
+        self, embeddings: Float[Tensor, "n d"], labels: Int64[Tensor, " n"], *, keys: Keys | None = None
+    ) -> Float[Tensor, ""]:
+        """Return the loss of the batch, or of the batch against keys."""
+        others, their_labels = keys or (None, None)
+        logits = self.scale.to(embeddings.dtype) * similarities(embeddings, others)
+        positives, negatives = pair_masks(labels, their_labels)
+        # The lowest finite number instead of -inf: the row of an anchor that does not count has no other entry.
+        logits = logits.masked_fill(~(positives | negatives), torch.finfo(logits.dtype).min)
         log_likelihood = logits.log_softmax(1).masked_fill(~positives, 0.0)
         count = positives.sum(1)
         per_anchor = -log_likelihood.sum(1) / count.clamp(min=1)

@@ -1,8 +1,24 @@
-"""Matrices over all pairs of a batch: similarity, distance, same class or not."""
+"""Matrices over all pairs of a batch, or of a batch and keys: similarity, distance, same class or not."""
+
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
+
+EMPTY = -1  # the label of a place without an image
+
+
+class Keys(NamedTuple):
+    """Images that the anchors of a batch are compared with, instead of the batch itself. ``EMPTY`` labels do not count.
+
+    >>> keys = Keys(torch.zeros(2, 4), torch.tensor([3, EMPTY]))
+    >>> pair_masks(torch.tensor([3]), keys.labels)[0].tolist()
+    [[False, False]]
+    """
+
+    embeddings: Float[Tensor, "m d"]
+    labels: Int64[Tensor, " m"]
 
 
 def similarities(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"] | None = None) -> Float[Tensor, "n m"]:
@@ -15,8 +31,8 @@ def similarities(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"] | None = None)
         return x @ (x if y is None else y).T
 
 
-def squared_distances(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    """Return ``|x_i - x_j|^2 = |x_i|^2 + |x_j|^2 - 2 <x_i, x_j>``.
+def squared_distances(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"] | None = None) -> Float[Tensor, "n m"]:
+    """Return ``|x_i - y_j|^2 = |x_i|^2 + |y_j|^2 - 2 <x_i, y_j>``. By default ``y`` is ``x``.
 
     If this is below its rounding error, the two points count as equal: value and gradient are 0.
 
@@ -26,43 +42,53 @@ def squared_distances(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
             [2., 0., 0.]])
     """
     squares = x.square().sum(1)
-    size = squares[:, None] + squares[None, :]
-    d2 = size - 2 * similarities(x)
+    others = squares if y is None else y.square().sum(1)
+    size = squares[:, None] + others[None, :]
+    d2 = size - 2 * similarities(x, y)
     return d2.masked_fill(d2 <= 16 * torch.finfo(x.dtype).eps * size, 0.0)
 
 
-def distances(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    """Return ``|x_i - x_j|``, with gradient 0 where the two points are equal.
+def distances(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"] | None = None) -> Float[Tensor, "n m"]:
+    """Return ``|x_i - y_j|``, with gradient 0 where the two points are equal. By default ``y`` is ``x``.
 
     >>> distances(torch.tensor([[3.0, 0.0], [0.0, 4.0], [0.0, 4.0]]))[0]
     tensor([0., 5., 5.])
     """
-    d2 = squared_distances(x)
+    d2 = squared_distances(x, y)
     same = d2 == 0
     return d2.masked_fill(same, 1.0).sqrt().masked_fill(same, 0.0)
 
 
-def all_pairs(labels: Int64[Tensor, " n"]) -> tuple[Bool[Tensor, "n n"], Bool[Tensor, "n n"]]:
+def all_pairs(
+    labels: Int64[Tensor, " n"], others: Int64[Tensor, " m"] | None = None
+) -> tuple[Bool[Tensor, "n m"], Bool[Tensor, "n m"]]:
     """Return the masks of all ordered pairs of one class, and of all pairs of two classes.
+
+    With ``others``, the labels of keys, the pairs are those of an image and a key.
 
     >>> positives, negatives = all_pairs(torch.tensor([0, 0, 1]))
     >>> positives.nonzero().tolist(), negatives.nonzero().tolist()
     ([[0, 1], [1, 0]], [[0, 2], [1, 2], [2, 0], [2, 1]])
     """
+    if others is not None:
+        same = labels[:, None] == others[None, :]
+        return same, ~same & (others >= 0)
     same = labels[:, None] == labels[None, :]
     return same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device), ~same
 
 
-def pair_masks(labels: Int64[Tensor, " n"]) -> tuple[Bool[Tensor, "n n"], Bool[Tensor, "n n"]]:
+def pair_masks(
+    labels: Int64[Tensor, " n"], others: Int64[Tensor, " m"] | None = None
+) -> tuple[Bool[Tensor, "n m"], Bool[Tensor, "n m"]]:
     """Return the masks of all ordered (anchor, positive) and (anchor, negative) pairs that count.
 
-    An anchor counts if the batch holds another image of its class and an image of another class.
+    An anchor counts if the batch, or the keys, hold another image of its class and an image of another class.
 
     >>> positives, negatives = pair_masks(torch.tensor([0, 0, 1]))
     >>> positives.nonzero().tolist(), negatives.nonzero().tolist()
     ([[0, 1], [1, 0]], [[0, 2], [1, 2]])
     """
-    positives, negatives = all_pairs(labels)
+    positives, negatives = all_pairs(labels, others)
     counts = positives.any(1, keepdim=True) & negatives.any(1, keepdim=True)
     return positives & counts, negatives & counts
 

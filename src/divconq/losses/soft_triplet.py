@@ -5,7 +5,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from divconq.losses.mining import semi_hard
-from divconq.losses.pairwise import distances, pair_masks
+from divconq.losses.pairwise import Keys, distances, pair_masks
 
 
 class SoftTripletLoss(nn.Module):
@@ -21,10 +21,15 @@ class SoftTripletLoss(nn.Module):
     tensor(0.2176)
     """
 
-    def forward(self, embeddings: Float[Tensor, "n d"], labels: Int64[Tensor, " n"]) -> Float[Tensor, ""]:
-        """Return the loss of the batch."""
-        d = distances(embeddings)
-        positives, _ = pair_masks(labels)
-        negative = d.gather(1, semi_hard(d, labels))
+    takes_keys = True
+
+    def forward(
+        self, embeddings: Float[Tensor, "n d"], labels: Int64[Tensor, " n"], *, keys: Keys | None = None
+    ) -> Float[Tensor, ""]:
+        """Return the loss of the batch, or of the batch against keys."""
+        others, their_labels = keys or (None, None)
+        d = distances(embeddings, others)
+        positives, negatives = pair_masks(labels, their_labels)
+        negative = d.gather(1, semi_hard(d, negatives))
         terms = F.softplus(d - negative).masked_fill(~positives, 0.0)
         return terms.sum() / positives.sum().clamp(min=1)

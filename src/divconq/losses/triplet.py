@@ -4,7 +4,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from divconq.losses.mining import semi_hard
-from divconq.losses.pairwise import distances, mean_of_nonzero, pair_masks, squared_distances
+from divconq.losses.pairwise import Keys, distances, mean_of_nonzero, pair_masks, squared_distances
 
 
 class TripletLoss(nn.Module):
@@ -26,16 +26,21 @@ class TripletLoss(nn.Module):
     tensor(0.5071)
     """
 
+    takes_keys = True
+
     def __init__(self, alpha: float = 0.2, squared: bool = True, all_pairs: bool = False) -> None:
         super().__init__()
         if not alpha >= 0:
             raise ValueError(f"alpha must be at least 0, got {alpha}; the usual value is 0.2")
         self.alpha, self.squared, self.all_pairs = alpha, squared, all_pairs
 
-    def forward(self, embeddings: Float[Tensor, "n d"], labels: Int64[Tensor, " n"]) -> Float[Tensor, ""]:
-        """Return the loss of the batch."""
-        d = squared_distances(embeddings) if self.squared else distances(embeddings)
-        positives, _ = pair_masks(labels)
-        negative = d.gather(1, semi_hard(d, labels))
+    def forward(
+        self, embeddings: Float[Tensor, "n d"], labels: Int64[Tensor, " n"], *, keys: Keys | None = None
+    ) -> Float[Tensor, ""]:
+        """Return the loss of the batch, or of the batch against keys."""
+        others, their_labels = keys or (None, None)
+        d = (squared_distances if self.squared else distances)(embeddings, others)
+        positives, negatives = pair_masks(labels, their_labels)
+        negative = d.gather(1, semi_hard(d, negatives))
         terms = (d - negative + self.alpha).relu().masked_fill(~positives, 0.0)
         return terms.sum() / positives.sum().clamp(min=1) if self.all_pairs else mean_of_nonzero(terms)

@@ -21,10 +21,11 @@ from divconq.data.split_record import SplitRecord
 from divconq.distributed import is_first, size
 from divconq.distributed.collectives import share_batchnorm
 from divconq.divide_and_conquer import DivideAndConquer
-from divconq.losses import check_loss, make_loss
+from divconq.losses.memory import check_memory
 from divconq.model import Embedder, check_backbone, import_file, make_model
 from divconq.training.agreement import data_fingerprints
 from divconq.training.averaging import WeightAverages
+from divconq.training.base_loss import check_base_loss, make_base_loss
 from divconq.training.cached_features import check_backbone_of_run, read_features
 from divconq.training.cluster_count import Way, fit_k_max
 from divconq.training.datasets import change_sets, make_record, open_data
@@ -41,6 +42,7 @@ ALGORITHM_SETTINGS = (
     *("freeze_backbone_epochs", "finetune_from"),
     *("masks", "overlap_weight", "mask_weight_decay", "mask_split_noise", "mask_reset", "conquer"),
     "mask_activation",
+    *("memory", "memory_weight"),
 )  # arguments of DivideAndConquer that have the name of a setting
 COMPILED_VARIANTS = 64  # per function and process, enough for several runs with different settings
 
@@ -122,20 +124,13 @@ def check_names(config: Config) -> None:
 
     Runs the file of ``--import`` first, because it may register a backbone or a loss.
     """
-    settings, loss = config.model, config.loss
+    settings = config.model
     if settings.head == "clml":
         check_scikit_learn()
     if settings.import_file is not None:
         import_file(settings.import_file)
     make_augmentation(config.data.augmentation, config.data.crop, config.data.crop_scale)
-    check_loss(
-        loss.name,
-        loss.args,
-        dim=settings.dim,
-        per_class=config.optimisation.per_class,
-        miner=loss.miner,
-        miner_arguments=loss.miner_args,
-    )
+    check_base_loss(config)
     check_backbone(
         settings.backbone,
         settings.pooling,
@@ -160,6 +155,7 @@ def prepare(
     check_names(config)
     config = without_subspaces(config)
     data, validation = open_data(config, record, accept_changes=accept_changes)
+    check_memory(config.loss.memory, len(data.train))
     config = fit_k_max(config, data.train.labels, k_max)
     if validation is not None:
         alone = replace(data, test=validation, gallery=None)
@@ -243,14 +239,7 @@ def _algorithm(
 ) -> tuple[DivideAndConquer, Optimizer]:
     """Return the algorithm with its loss, and the optimiser."""
     settings, training = config.settings(), config.optimisation
-    loss = make_loss(
-        config.loss.name,
-        config.loss.args,
-        num_classes=len(train.names),
-        dim=config.model.dim,
-        miner=config.loss.miner,
-        miner_arguments=config.loss.miner_args,
-    ).to(device)
+    loss = make_base_loss(config, classes=len(train.names)).to(device)
     optimizer = make_optimizer(
         model,
         lr=training.lr,
