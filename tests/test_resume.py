@@ -110,6 +110,8 @@ def test_a_run_stopped_at_any_step_ends_like_one_that_was_not(small, tmp_path, m
         {"freeze_backbone_epochs": 1, "freeze_batchnorm": False},
         {"per_class": 2, "dropout": 0.5, "eval_every": 2},
         {"loss": "proxy_anchor", "masks": "fixed"},
+        {"trained": "head", "dropout": 0.5, "freeze_backbone_epochs": 1, "finetune_from": 2},
+        {"trained": "head", "cache": False, "cluster_on": "features", "val_classes": 2},
         {"loss": "ProxyAnchorLoss", "augmentation": "color-heavy", "val_classes": 2},
         {"loss": "MultiSimilarityLoss", "miner": "BatchEasyHardMiner", "cache": False},
     ],

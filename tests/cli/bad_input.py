@@ -378,6 +378,14 @@ def recorded(**changes: object) -> Run:
     return done
 
 
+def with_another_backbone() -> None:
+    """A run that trains the head on the features of a backbone whose weights are others now."""
+    done = run(trained="head")
+    record = make_record(done.config, *open_data(done.config))
+    done.save_split(replace(record, backbone="the weights of before"))
+    main("train", "--resume", "run")
+
+
 def with_other_classes() -> None:
     """A run of an older version, which has no record, on data that has changed since."""
     folder_ = trained().folder
@@ -585,6 +593,13 @@ def cache_of_photos(then: Callable[[], object] = lambda: None) -> None:
     images = flat_folder(photos(), size=8, workers=1)
     then()
     cached(images, Path("cache"))
+
+
+def features_below_a_file() -> None:
+    photos()
+    folder_ = write("file", "") / "cache"
+    with patch.dict(os.environ, {"DIVCONQ_CACHE": str(folder_)}):
+        train("--trained", "head")
 
 
 def full_while_writing() -> None:
@@ -1103,6 +1118,7 @@ CACHE = (
         "a cache in a folder that cannot be written",
         lambda: cache_of_photos(lambda: (shutil.rmtree("cache"), write("cache", "a file"))),
     ),
+    Refusal("stored features in a folder that cannot be written", features_below_a_file),
     Refusal("a cache without a home directory", homeless),
     Refusal("a cache without enough room", no_room),
     Refusal("a disk that is full before the cache is complete", full_while_writing),
@@ -1292,6 +1308,7 @@ RUNS = (
         "a run that was begun with `--import`, continued without",
         lambda: main("train", "--resume", registered()),
     ),
+    Refusal("`--resume` of a run on stored features with another backbone", with_another_backbone),
     Refusal("a model of a run that has none yet", lambda: (run(), main("eval", "run"))),
     Refusal(
         "a best epoch that is not there", lambda: (trained(), main("eval", "run", "--checkpoint", "best"))
