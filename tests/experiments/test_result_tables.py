@@ -60,8 +60,8 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
         assert (ROOT / name).exists(), name
 
 
-# Figures in the prose of cub.md that no table of the same section shows: the gain of fixed masks at the epochs selected by
-# R@1 on held-out classes, the mean gain of three losses, and the score in the authors' repository.
+# Figures in the prose of cub.md that no table of the same section shows: the gain of fixed masks at the epochs
+# selected by R@1 on held-out classes, the mean gain of three losses, and the score in the authors' repository.
 NOT_IN_A_TABLE = {"+0.79", "-0.93", "+2.52", "+0.41", "67.39"}
 
 
