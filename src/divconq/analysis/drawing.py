@@ -116,13 +116,21 @@ def inline(svg: str, name: str) -> InlineSvg:
 
 def new_figure(title: str, *, width: float = WIDTH, height: float = 2.5) -> tuple[Figure, Axes]:
     """Return an empty figure with a title, and its axes."""
+    figure, (axes,) = new_grid(title, 1, 1, width=width, height=height)
+    return figure, axes
+
+
+def new_grid(
+    title: str, panels: int, columns: int, *, width: float = WIDE, height: float
+) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure with a title, and the axes of its panels, row by row."""
     from matplotlib.figure import Figure as MatplotlibFigure
 
     figure: Figure = MatplotlibFigure(figsize=(width, height), layout="constrained")
     figure.suptitle(title, x=0.012, ha="left", fontsize=9)
     figure.get_layout_engine().set(h_pad=0.05)
-    axes = figure.add_subplot()
-    return figure, axes
+    rows = math.ceil(panels / columns)
+    return figure, [figure.add_subplot(rows, columns, 1 + panel) for panel in range(panels)]
 
 
 def short(name: str) -> str:

@@ -144,5 +144,17 @@ def short_names(folders: Sequence[Path]) -> list[str]:
     return names
 
 
+def labels_by(values: Sequence[int], names: Sequence[str], symbol: str) -> list[str]:
+    """Return a label for each run: its value of a setting, and its name if several runs have this value.
+
+    >>> labels_by([2, 4, 4], ["a", "b", "c"], "E")
+    ['E = 2', 'E = 4, b', 'E = 4, c']
+    """
+    return [
+        f"{symbol} = {value}" + (f", {name}" if values.count(value) > 1 else "")
+        for value, name in zip(values, names, strict=True)
+    ]
+
+
 def _test_paths(images: Images) -> dict[Split, tuple[str, ...]]:
     return {split: some.paths for split, some in images.items() if split != "train"}

@@ -8,6 +8,7 @@ from typing import Any
 
 from divconq.config import BEST_BY
 from divconq.evaluation.selection import best_epoch, fewer_clusters
+from divconq.experiments.numeric_setting import curves_of
 from divconq.experiments.results import Result
 from divconq.experiments.settings import agree
 from divconq.experiments.statistics import last_epoch, paired_difference, summarise
@@ -91,6 +92,10 @@ def summary(table: Table, results: Sequence[Result], overrides: Mapping[str, Any
         "metrics": list(table.metrics),
         "selections": [name for name in SELECTIONS if name != "held_out" or held_out],
         "rows": [_row_figures(table, row, found) for row in table.rows],
+        "curves": curves_of(
+            {row.name: table.settings(row, row.seeds[0], overrides) for row in table.rows},
+            {row.name: row.title for row in table.rows},
+        ),
         "origins": [
             {"code": code, "hardware": hardware, "torch": torch, "runs": runs}
             for (code, hardware, torch), runs in sorted(origins.items())

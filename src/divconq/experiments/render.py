@@ -246,7 +246,10 @@ def _tex(text: str) -> str:
 
 
 def write_table(figures: Mapping[str, Any], out: Path) -> list[Path]:
-    """Write ``TABLE.md``, ``TABLE.tex`` and ``TABLE.json`` and return their paths."""
+    """Write ``TABLE.md``, ``TABLE.tex`` and ``TABLE.json`` and return their paths.
+
+    If the rows differ in one numeric setting, also draw the scores over it: ``TABLE.svg`` and ``TABLE.png``.
+    """
     texts = {
         ".md": markdown(figures),
         ".tex": latex(figures),
@@ -258,4 +261,19 @@ def write_table(figures: Mapping[str, Any], out: Path) -> list[Path]:
         path = out / f"{figures['table']}{suffix}"
         write_atomically(path, lambda file, text=text: file.write_text(text))  # type: ignore[misc]
         paths.append(path)
+    for suffix, content in figure_files(figures).items():
+        path = out / f"{figures['table']}{suffix}"
+        write_atomically(path, lambda file, content=content: file.write_bytes(content))  # type: ignore[misc]
+        paths.append(path)
     return paths
+
+
+def figure_files(figures: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the figure of a table by file suffix; empty if its rows do not differ in one numeric setting."""
+    if figures["curves"] is None:
+        return {}
+    from divconq.analysis.drawing import draw
+    from divconq.experiments.curves_figure import curves_figure
+
+    drawn = draw(lambda: curves_figure(figures))
+    return {} if drawn is None else {".svg": drawn[0].encode(), ".png": drawn[1]}

@@ -1,5 +1,6 @@
 """Chapter "Clusters": the divisions of a run, and the images in each cluster."""
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from divconq.analysis.chapters.chapter import Chapter, Plot
+from divconq.analysis.chapters.consistency import Consistency, consistency_figure, consistency_of
 from divconq.analysis.chapters.factors import factor_figure, factor_sentences
 from divconq.analysis.drawing import (
     FEW,
@@ -67,7 +69,7 @@ class SplitOver:
 class Clusters:
     """The divisions in order, and the clusters of the last one.
 
-    ``mean_size`` and ``deviation`` are over the divisions into the final K.
+    ``mean_size`` and ``deviation`` are over the divisions into the final K. ``consistency`` compares several runs.
     """
 
     divisions: tuple[DivisionStep, ...]
@@ -76,12 +78,17 @@ class Clusters:
     galleries: tuple[tuple[ImageRef, ...], ...]
     split_classes: tuple[SplitOver, ...]
     factors: FactorTable | None
+    consistency: tuple[Consistency, ...] = ()
 
 
 def compute(study: Study) -> Clusters | None:
     """Return the clusters of the first run; None without divisions."""
     labels = study.images["train"].labels if study.images else None
-    return clusters_of(study.records[0].divisions, labels, study.subject)
+    clusters = clusters_of(study.records[0].divisions, labels, study.subject)
+    consistency = consistency_of(study.names, study.records)
+    if clusters is None and consistency:
+        study.note("The clusters of several runs are compared only if the first run has divisions.")
+    return clusters and dataclasses.replace(clusters, consistency=consistency)
 
 
 def clusters_of(
@@ -267,6 +274,18 @@ CLUSTERS = Chapter(
             "NMI of each division with the classes, and with the previous division.", nmi_figure
         ),
         "cluster-kept": Plot("Share of the images that kept their cluster.", kept_figure),
+        "consistency-nmi": Plot(
+            "NMI of each division with the previous one, one line for each run.",
+            lambda found: consistency_figure(
+                found.consistency, "nmi", "NMI with the previous division, by run"
+            ),
+        ),
+        "consistency-kept": Plot(
+            "Share of the images that kept their cluster, one line for each run.",
+            lambda found: consistency_figure(
+                found.consistency, "kept", "Images that kept their cluster, %, by run", 100
+            ),
+        ),
         "cluster-sizes": Plot("Sizes of the clusters at every division.", sizes_figure),
         "cluster-mean-sizes": Plot("Mean size of each cluster, and its deviation.", mean_sizes_figure),
         "cluster-factors": Plot(
