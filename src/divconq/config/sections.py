@@ -89,12 +89,21 @@ class DataConfig(Section):
     """Side of the square image that the network sees, in pixels."""
     resize: Pixels = 256
     """Short side of the image before the crop, in pixels."""
-    augmentation: Literal["none", "standard", "geom", "geom+color", "color-heavy"] = "standard"
+    decode_size: Pixels | None = None
+    """Short side at which images are decoded and stored, for sharper random_resized crops; None takes resize."""
+    augmentation: Literal[
+        "none", "standard", "geom", "geom+color", "color-heavy", "geom-authors", "geom+color-authors"
+    ] = "standard"
     """Random changes to training images."""
     crop: Literal["random", "random_resized"] = "random"
     """Training crop: of a fixed scale, or of a random area and shape."""
     crop_scale: tuple[Share, Share] = (0.08, 1.0)
     """Smallest and largest share of the image that a random_resized crop covers."""
+
+    @property
+    def decoded(self) -> int:
+        """Short side at which images are decoded and stored, in pixels."""
+        return self.resize if self.decode_size is None else self.decode_size
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ def embed(
     *,
     size: int,
     resize: int,
+    decode_size: int | None = None,
     layer: Layer = "embedding",
     batch: int = 256,
     bf16: bool = False,
@@ -53,9 +54,10 @@ def embed(
 ) -> Float[Tensor, "n d"]:
     """Return the unit vectors normalize(f(x) * mask) of all images, on the device of the model.
 
-    ``mask`` None means ones. ``layer="features"`` returns the normalised input of the head instead. ``fast`` is a
-    compiled form of ``see_features``; it receives full batches only. ``progress`` is the title of a progress bar.
-    With several processes, each embeds its share, and all return the whole result.
+    ``mask`` None means ones. ``decode_size`` is the short side at which the images were decoded, by default
+    ``resize``. ``layer="features"`` returns the normalised input of the head instead. ``fast`` is a compiled form of
+    ``see_features``; it receives full batches only. ``progress`` is the title of a progress bar. With several
+    processes, each embeds its share, and all return the whole result.
     """
     was_training, device = model.training, model.mean.device
     model.eval()
@@ -64,7 +66,8 @@ def embed(
     if fast is not None:
         order = own[torch.arange(-(-len(own) // batch) * batch) % len(own)]
     batches, parts = order.to(index_device(images.store)).split(batch), []
-    views = Views(images.store.aspect, size=size, resize=resize, side=images.store.size, device=device)
+    aspect, side = images.store.aspect, images.store.size
+    views = Views(aspect, size=size, resize=resize, side=side, device=device, decode_size=decode_size)
     reading = zip(order.to(device).split(batch), read_ahead(images.store, batches, device), strict=True)
     with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
         hidden = progress is None or not is_first()
