@@ -110,6 +110,11 @@ MESSAGES = [
     ),
     ({"resize": 200}, "resize must be at least image_size = 224, got 200"),
     (
+        {"decode_size": 240},
+        "decode_size must be at least resize = 256, got 240; raise --decode-size, or leave",
+    ),
+    ({"decode_size": 10**9}, "decode_size must be at most 4096"),
+    (
         {"val_groups": True},
         "val_groups needs a number of classes to hold out: val_classes must be at least 1, got 0; use",
     ),

@@ -113,6 +113,7 @@ def test_a_run_stopped_at_any_step_ends_like_one_that_was_not(small, tmp_path, m
         {"trained": "head", "dropout": 0.5, "freeze_backbone_epochs": 1, "finetune_from": 2},
         {"trained": "head", "cache": False, "cluster_on": "features", "val_classes": 2},
         {"loss": "ProxyAnchorLoss", "augmentation": "color-heavy", "val_classes": 2},
+        {"augmentation": "geom+color-authors", "decode_size": 30},
         {"loss": "MultiSimilarityLoss", "miner": "BatchEasyHardMiner", "cache": False},
     ],
     ids=lambda change: "-".join(f"{name}={value}" for name, value in change.items()),

@@ -97,7 +97,7 @@ def test_other_weights_are_detected(run, passes):
     assert all(torch.equal(found[split], made(run)[split]) for split in found)
 
 
-@pytest.mark.parametrize("change", [{"image_size": 12}, {"resize": 24}])
+@pytest.mark.parametrize("change", [{"image_size": 12}, {"resize": 24}, {"decode_size": 24}])
 def test_other_settings_are_detected(run, passes, change):
     made(run)
     other = dataclasses.replace(run, config=run.config.replace(**change))

@@ -3,7 +3,14 @@ import pytest
 import torch
 from PIL import Image
 
-from divconq.bench.torchvision_loop import PlainLoop, box_blur, cut_holes, plain_rates, transforms
+from divconq.bench.torchvision_loop import (
+    PlainLoop,
+    add_brightness,
+    box_blur,
+    cut_holes,
+    plain_rates,
+    transforms,
+)
 from divconq.data.batches.augmentation import AUGMENTATIONS, BLURS, HOLE, HOLES, make_augmentation
 from divconq.data.sources.folder import read_folder
 from divconq.model import make_model
@@ -31,6 +38,25 @@ def test_holes_are_as_many_and_as_large_as_ours():
     torch.manual_seed(0)
     cut = [1 - cut_holes(torch.ones(1, 60, 60)).mean().item() for _ in range(200)]
     assert 0 < max(cut) <= HOLES * HOLE**2
+
+
+def test_fixed_holes_are_as_large_as_ours():
+    torch.manual_seed(0)
+    cut = [(cut_holes(torch.ones(1, 224, 224), fixed=True) == 0).sum().item() for _ in range(50)]
+    assert min(cut) == 40 * 40
+    assert max(cut) <= HOLES * 40 * 40
+
+
+def test_brightness_is_added_to_the_multiplied_image():
+    torch.manual_seed(0)
+    black, grey = (
+        torch.stack([add_brightness(torch.full((3, 1, 1), value), (0.2, 0.1, 0, 0)) for _ in range(400)])
+        for value in (0.0, 0.5)
+    )
+    assert 0.19 < black.max() <= 0.2
+    assert black.min() == 0
+    assert 0.25 <= grey.min() < 0.3
+    assert 0.7 < grey.max() <= 0.75
 
 
 def test_a_blur_averages_one_of_our_boxes():

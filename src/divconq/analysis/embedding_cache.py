@@ -60,6 +60,8 @@ def cache_key(config: Config, snapshot: Snapshot, images: Mapping[Split, ImageSe
         digest.update(_bytes(weight))
     values = config.settings()
     settings = {name: values[name] for name in SETTINGS}
+    if config.data.decode_size is not None:  # without it, caches of older versions stay valid
+        settings["decode_size"] = config.data.decode_size
     digest.update(json.dumps(settings).encode())
     for split, some in images.items():
         digest.update(json.dumps([split, *some.paths]).encode())

@@ -63,7 +63,9 @@ class Setup:
     data: str = "demo"
     root: Path | None = None
     import_file: Path | None = None
-    augmentation: Literal["none", "crop", "standard", "geom", "geom+color", "color-heavy"] = "geom+color"
+    augmentation: Literal[
+        "none", "crop", "standard", "geom", "geom+color", "color-heavy", "geom-authors", "geom+color-authors"
+    ] = "geom+color"
     crop: Literal["random", "random_resized"] = "random_resized"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "fp32", "bf16"] = "auto"

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 from divconq.accel.device import cpus
 from divconq.bench.timing import timed
 from divconq.data.batches.augmentation import ANGLE, BLURS, HOLE, HOLES, SHIFT, Augmentation
+from divconq.data.batches.transforms import gain_and_offset
 from divconq.losses import MarginLoss
 from divconq.model import Embedder
 
@@ -121,15 +122,19 @@ def transforms(
         "random": [tv.Resize(resize), tv.RandomCrop(size)],
         "central": [tv.Resize(resize), tv.CenterCrop(size)],
     }
-    maybe = [
-        (c.flip, tv.RandomHorizontalFlip(1.0)),
+    separate = (
         (c.rotate, tv.RandomRotation(degrees)),
         (c.shift, tv.RandomAffine(0, translate=(SHIFT, SHIFT))),
+    )
+    maybe = [
+        (c.flip, tv.RandomHorizontalFlip(1.0)),
+        *(((c.rotate, tv.RandomAffine(degrees, translate=(SHIFT, SHIFT))),) if c.together else separate),
         (c.blur, box_blur),
-        (c.jitter, tv.ColorJitter(*c.strength)),
+        (0.0 if c.added_brightness else c.jitter, tv.ColorJitter(*c.strength)),
         (c.grey, tv.Grayscale(3)),
         (1.0, tv.ToTensor()),
-        (c.cutout, cut_holes),
+        (c.cutout, partial(cut_holes, fixed=c.fixed_holes)),
+        (c.jitter if c.added_brightness else 0.0, partial(add_brightness, strength=c.strength)),
     ]
     applied = [tv.RandomApply([change], p) if p < 1 else change for p, change in maybe if p]
     return tv.Compose([*crops[c.crop], *applied, tv.Normalize(mean.tolist(), std.tolist())])
@@ -143,18 +148,30 @@ def box_blur(image: Any) -> Any:  # noqa: ANN401
     return image.filter(ImageFilter.BoxBlur(side // 2))
 
 
-def cut_holes(x: Float[Tensor, "c h w"]) -> Float[Tensor, "c h w"]:
-    """Cut black rectangles of random size out of an image.
+def cut_holes(x: Float[Tensor, "c h w"], *, fixed: bool = False) -> Float[Tensor, "c h w"]:
+    """Cut black rectangles of random or fixed size out of an image.
 
     >>> cut_holes(torch.ones(3, 8, 8)).shape
     torch.Size([3, 8, 8])
     """
     side = x.shape[1]
     for _ in range(int(torch.randint(1, HOLES + 1, ()))):
-        height, width = (int(share * HOLE * side) for share in torch.rand(2))
+        height, width = (round(HOLE * side) if fixed else int(u * HOLE * side) for u in torch.rand(2))
         top, left = int(torch.randint(side - height + 1, ())), int(torch.randint(side - width + 1, ()))
         x[:, top : top + height, left : left + width] = 0
     return x
+
+
+def add_brightness(
+    x: Float[Tensor, "c h w"], strength: tuple[float, float, float, float]
+) -> Float[Tensor, "c h w"]:
+    """Multiply an image by a random contrast, then add a random brightness.
+
+    >>> add_brightness(torch.full((3, 8, 8), 0.5), (0.0, 0.0, 0.0, 0.0)).unique()
+    tensor([0.5000])
+    """
+    b, c = (2 * torch.rand(2) - 1) * torch.tensor(strength[:2])
+    return gain_and_offset(x[None], 1 + c[None], b[None])[0]
 
 
 @contextmanager

@@ -202,7 +202,9 @@ class BenchArguments(Section):
     """Side of the square image that the network sees, in pixels."""
     batch: Annotated[int, at_least(2), at_most(10**6)] | None = None
     """Images in a batch."""
-    augmentation: Literal["none", "crop", "standard", "geom", "geom+color", "color-heavy"] = "geom+color"
+    augmentation: Literal[
+        "none", "crop", "standard", "geom", "geom+color", "color-heavy", "geom-authors", "geom+color-authors"
+    ] = "geom+color"
     """Random changes to training images."""
     crop: Literal["random", "random_resized"] = "random_resized"
     """Training crop: of a fixed scale, or of a random area and shape."""

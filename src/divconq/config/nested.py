@@ -142,6 +142,11 @@ class Config:
                 f"resize must be at least image_size = {data.image_size}, got {data.resize}; raise --resize or lower "
                 "--image-size"
             )
+        if data.decoded < data.resize:
+            raise SettingError(
+                f"decode_size must be at least resize = {data.resize}, got {data.decode_size}; raise --decode-size, or "
+                "leave it out to decode at the size of --resize"
+            )
         if MASKS[self.masks.kind].disjoint:
             check_disjoint_masks(self.masks.kind, self.model.dim, self.max_clusters)
         check_batch(self.optimisation.batch, self.optimisation.per_class)

@@ -95,7 +95,7 @@ class DataConfig(Section):
     resize: Pixels = 256
     """Short side of the image before the crop, in pixels."""
     decode_size: Pixels | None = None
-    """Short side at which images are stored, in pixels, for crops of finer detail; None takes resize."""
+    """Short side at which images are decoded and stored, for sharper random_resized crops; None takes resize."""
     augmentation: Literal[
         "none", "crop", "standard", "geom", "geom+color", "color-heavy", "geom-authors", "geom+color-authors"
     ] = "standard"
@@ -104,6 +104,11 @@ class DataConfig(Section):
     """Training crop: of a fixed scale, or of a random area and shape."""
     crop_scale: tuple[Share, Share] = (0.08, 1.0)
     """Smallest and largest share of the image that a random_resized crop covers."""
+
+    @property
+    def decoded(self) -> int:
+        """Short side at which images are decoded and stored, in pixels."""
+        return self.resize if self.decode_size is None else self.decode_size
 
 
 @dataclass(frozen=True)

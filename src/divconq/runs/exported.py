@@ -37,7 +37,10 @@ def load_model(path: str | Path) -> Embedder:
         parts = {name: settings[name] for name in ("pooling", "head", "components")}
         model = make_model(settings["backbone"], settings["dim"], **parts)
         model.load_state_dict(state)
-        model.transform = Transform(settings["image_size"], settings["resize"])
+        decode_size = settings.get("decode_size")  # files of older versions lack it
+        if decode_size is not None and type(decode_size) is not int:
+            raise TypeError(f"decode_size is {decode_size!r}")
+        model.transform = Transform(settings["image_size"], settings["resize"], decode_size)
     except (json.JSONDecodeError, KeyError, TypeError, RuntimeError) as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(

@@ -165,7 +165,7 @@ class Run:
         """Write ``model.safetensors``: the network with the conquered mask folded into its head."""
         final = copy.deepcopy(model).cpu().fold_(mask.detach().cpu())
         settings = self.config.settings()
-        names = ("backbone", "dim", "pooling", "head", "image_size", "resize")
+        names = ("backbone", "dim", "pooling", "head", "image_size", "resize", "decode_size")
         settings = {name: settings[name] for name in names} | {"components": self.config.components}
         write_atomically(self.folder / "model.safetensors", lambda path: save_model(final, path, settings))
 
@@ -206,5 +206,5 @@ def conquered_model(config: Config, state: dict[str, Any]) -> Embedder:
         raise ValueError(
             f"the checkpoint does not fit config.yaml ({first_line(error)}); restore the config.yaml of the training"
         ) from error
-    model.transform = Transform(config.data.image_size, config.data.resize)
+    model.transform = Transform(config.data.image_size, config.data.resize, config.data.decode_size)
     return model.fold_(masks.conquer().detach()).eval()

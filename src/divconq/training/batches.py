@@ -9,7 +9,7 @@ from torch import Tensor
 from divconq.accel.graphs import Fallback
 from divconq.data.batches.loading import training_batches
 from divconq.data.batches.sampler import EpochPlan
-from divconq.data.batches.transforms import augment
+from divconq.data.batches.transforms import augment, augment_antialiased
 from divconq.training.seeds import epoch_seed
 from divconq.training.setup import Job
 from divconq.training.stored_features import StoredFeatures, feature_batches
@@ -25,9 +25,10 @@ class EpochBatches:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.view: Callable[..., Tensor] = augment
+        plain = augment if job.config.data.decode_size is None else augment_antialiased
+        self.view: Callable[..., Tensor] = plain
         if job.fast:
-            self.view = Fallback(torch.compile(augment, dynamic=False), augment, "the augmentation")
+            self.view = Fallback(torch.compile(plain, dynamic=False), plain, "the augmentation")
         self.prepared: tuple[int, EpochPlan, Batches] | None = None
 
     def of(self, epoch: int, start: int = 0) -> tuple[EpochPlan, Batches]:

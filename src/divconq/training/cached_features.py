@@ -70,8 +70,9 @@ def read_features(
             if images is not None
         ]
         print_status(f"computing the features of {sum(map(len, sets)):,} images, once")
-        size, resize = config.data.image_size, config.data.resize
-        return [backbone_features(model, s, size=size, resize=resize, progress="features") for s in sets]
+        seen = config.data
+        view = {"size": seen.image_size, "resize": seen.resize, "decode_size": seen.decode_size}
+        return [backbone_features(model, images, **view, progress="features") for images in sets]
 
     return change_sets(
         data, validation, lambda sets: stored_features(config, backbone, sets, compute, device)

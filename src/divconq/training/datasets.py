@@ -45,7 +45,7 @@ def open_whole(config: Config) -> Dataset:
     return open_dataset(
         config.data.name,
         root=config.data.root,
-        size=stored_side(config.data.resize),
+        size=stored_side(config.data.decoded),
         test_classes=config.data.test_classes,
         workers=threads(config.runtime.workers),
         seed=config.optimisation.seed,

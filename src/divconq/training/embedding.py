@@ -46,6 +46,7 @@ def embed(
     *,
     size: int,
     resize: int,
+    decode_size: int | None = None,
     layer: Layer = "embedding",
     batch: int = 256,
     bf16: bool = False,
@@ -54,10 +55,11 @@ def embed(
 ) -> Float[Tensor, "n d"]:
     """Return the unit vectors normalize(f(x) * mask) of all images, on the device of the model.
 
-    ``mask`` None means ones. ``layer="features"`` returns the normalised input of the head instead. ``fast`` is a
-    compiled form of ``see_features``; it receives full batches only. ``progress`` is the title of a progress bar.
-    Stored features go straight to the head: they need no view, no ``fast`` and no progress bar.
-    With several processes, each embeds its share, and all return the whole result.
+    ``mask`` None means ones. ``decode_size`` is the short side at which the images were decoded, by default
+    ``resize``. ``layer="features"`` returns the normalised input of the head instead. ``fast`` is a compiled form of
+    ``see_features``; it receives full batches only. ``progress`` is the title of a progress bar. Stored features go
+    straight to the head: they need no view, no ``fast`` and no progress bar. With several processes, each embeds its
+    share, and all return the whole result.
     """
     was_training, device = model.training, model.mean.device
     model.eval()
@@ -69,7 +71,15 @@ def embed(
             order = own[torch.arange(-(-len(own) // batch) * batch) % len(own)]
         forward, title = fast or see_features(model), None if progress is None or not is_first() else progress
         found = _features(
-            forward, images, order, device, size=size, resize=resize, batch=batch, progress=title
+            forward,
+            images,
+            order,
+            device,
+            size=size,
+            resize=resize,
+            decode_size=decode_size,
+            batch=batch,
+            progress=title,
         )
     with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
         parts = []
@@ -88,6 +98,7 @@ def backbone_features(
     *,
     size: int,
     resize: int,
+    decode_size: int | None = None,
     batch: int = 256,
     progress: str | None = None,
 ) -> Float[Tensor, "n c"]:
@@ -103,7 +114,15 @@ def backbone_features(
     was_training, device, order = model.training, model.mean.device, torch.arange(len(images))
     model.eval()
     found = _features(
-        see_features(model), images, order, device, size=size, resize=resize, batch=batch, progress=progress
+        see_features(model),
+        images,
+        order,
+        device,
+        size=size,
+        resize=resize,
+        decode_size=decode_size,
+        batch=batch,
+        progress=progress,
     )
     features = torch.cat([f.float().cpu() for f in found])
     model.train(was_training)
@@ -118,12 +137,14 @@ def _features(
     *,
     size: int,
     resize: int,
+    decode_size: int | None,
     batch: int,
     progress: str | None,
 ) -> Iterator[Float[Tensor, "_ c"]]:
     """Return an iterator over the features of the images in ``order``. ``progress`` None shows no progress bar."""
     batches = order.to(index_device(images.store)).split(batch)
-    views = Views(images.store.aspect, size=size, resize=resize, side=images.store.size, device=device)
+    aspect, side = images.store.aspect, images.store.size
+    views = Views(aspect, size=size, resize=resize, side=side, device=device, decode_size=decode_size)
     reading = zip(order.to(device).split(batch), read_ahead(images.store, batches, device), strict=True)
     bar = tqdm(reading, progress, len(batches), disable=progress is None, leave=False)
     return (forward(pixels, *views.of(index)) for index, pixels in bar)

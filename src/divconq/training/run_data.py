@@ -72,7 +72,7 @@ def open_split(run: Run, name: str, split: str | None = None, *, accept_changes:
     an image is the same in all cases: the folder below the root.
     """
     if split is None and not is_dataset(name):
-        side, workers = stored_side(run.config.data.resize), threads(run.config.runtime.workers)
+        side, workers = stored_side(run.config.data.decoded), threads(run.config.runtime.workers)
         return reuse_cached(flat_folder(Path(name), size=side, workers=workers))
     split = split or "test"
     if is_own_data(run.config, name):

@@ -57,6 +57,7 @@ def embed_images(
         mask,
         size=config.data.image_size,
         resize=config.data.resize,
+        decode_size=config.data.decode_size,
         layer=layer,
         bf16=uses_bf16(config.runtime.precision, model.mean.device),
         fast=fast,

@@ -286,6 +286,7 @@ def test_grey_equals_torchvision():
 
 @pytest.mark.parametrize("name", AUGMENTATIONS)
 def test_each_change_has_its_probability(name):
+    """The holes and brightness of the authors' augmentations are in ``test_authors_augmentation``."""
     n = 4000
     a, draws = AUGMENTATIONS[name], draw(n, AUGMENTATIONS[name], generator=seeded())
     happened = {
@@ -297,6 +298,10 @@ def test_each_change_has_its_probability(name):
         "jitter": draws.brightness is not None and draws.brightness != 1,
         "grey": draws.grey,
     }
+    if a.fixed_holes:
+        del happened["cutout"]
+    if a.added_brightness:
+        del happened["jitter"]
     for change, on in happened.items():
         probability = getattr(a, change)
         if on is None or on is False:
@@ -421,6 +426,10 @@ def test_cuda_equals_cpu(crop):
             r"0 < least <= largest <= 1, got \(0.0, 1.0\)",
         ),
         (lambda: make_augmentation("none", "middle"), "got 'middle'"),
+        (
+            lambda: Augmentation(rotate=0.5, shift=0.4, together=True),
+            "rotate and shift must be equal when they happen together, got 0.5 and 0.4; use one",
+        ),
         (lambda: Augmentation(blur=2), "blur must be a probability from 0 to 1, got 2"),
         (lambda: augment(noise(1, 32), torch.ones(1), still(), 24, 20), "at least the size of the crop, 24"),
     ],

@@ -18,7 +18,7 @@ TRIES = 10  # attempts to find a random_resized crop that fits into the image
 ANGLE = math.radians(45)
 SHIFT = 1 / 16  # of the side
 BLURS = (3, 5, 7)
-HOLES, HOLE = 5, 40 / 224  # largest number of holes, and their largest side as a share of the image side
+HOLES, HOLE = 5, 40 / 224  # largest number of holes, and their (largest) side as a share of the image side
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,11 @@ class Augmentation:
 
     ``strength`` holds the ranges of the jitter: brightness, contrast and saturation are multiplied by 1 ± s, the
     hue turns by ± s of the colour circle.
+
+    Three fields make the changes as albumentations does, for the augmentations of the paper's authors. ``together``:
+    rotation and shift have one coin, that of ``rotate``. ``fixed_holes``: all holes have the largest side.
+    ``added_brightness``: contrast multiplies the pixels themselves by 1 ± s, not their distance to the mean, and
+    brightness adds ± s to them.
 
     >>> Augmentation(flip=0.5, crop="random_resized", crop_scale=(0.2, 1.0)).rotate
     0.0
@@ -42,11 +47,19 @@ class Augmentation:
     grey: float = 0.0
     crop: str = "random"
     crop_scale: tuple[float, float] = (0.08, 1.0)
+    together: bool = False
+    fixed_holes: bool = False
+    added_brightness: bool = False
 
     def __post_init__(self) -> None:
         for name in ("flip", "rotate", "shift", "blur", "cutout", "jitter", "grey"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be a probability from 0 to 1, got {getattr(self, name)}")
+        if self.together and self.rotate != self.shift:
+            raise ValueError(
+                f"rotate and shift must be equal when they happen together, got {self.rotate} and {self.shift}; "
+                "use one probability, or together=False"
+            )
         if self.crop not in CROPS:
             raise ValueError(f"crop must be one of {', '.join(CROPS)}, got {self.crop!r}")
         least, largest = self.crop_scale
@@ -59,6 +72,7 @@ class Augmentation:
 
 _STANDARD = Augmentation(flip=0.5)
 _GEOM = replace(_STANDARD, rotate=0.5, shift=0.5, blur=0.5, cutout=0.5)
+_GEOM_AUTHORS = replace(_GEOM, together=True, fixed_holes=True, added_brightness=True)
 
 AUGMENTATIONS = {
     "none": Augmentation(crop="central"),
@@ -67,6 +81,8 @@ AUGMENTATIONS = {
     "geom": _GEOM,
     "geom+color": replace(_GEOM, jitter=0.5, strength=(0.2, 0.2, 0.0, 0.0)),
     "color-heavy": replace(_STANDARD, jitter=0.8, strength=(0.4, 0.4, 0.4, 0.1), grey=0.2),
+    "geom-authors": _GEOM_AUTHORS,
+    "geom+color-authors": replace(_GEOM_AUTHORS, jitter=0.5, strength=(0.2, 0.2, 0.0, 0.0)),
 }
 
 
@@ -91,7 +107,9 @@ class Draws:
 
     ``place`` is the position of the crop, from 0 to 1 in the free space. ``area`` (a share of the image) and
     ``ratio`` are for the attempts at a random_resized crop. ``shift`` and ``holes`` (left, top, right, bottom) are
-    shares of the output side. ``blur`` is the side of the box in pixels; 1 means no blur.
+    shares of the output side. ``blur`` is the side of the box in pixels; 1 means no blur. ``hole_places`` are the
+    positions of holes of fixed side, from 0 to 1 in the free space; an image has the first ``hole_counts``. ``gain``
+    and ``offset`` are contrast and added brightness.
 
     >>> draw(2, AUGMENTATIONS["none"], generator=torch.Generator()).blur is None
     True
@@ -110,6 +128,10 @@ class Draws:
     saturation: Float[Tensor, " n"] | None
     hue: Float[Tensor, " n"] | None
     grey: Bool[Tensor, " n"] | None
+    hole_places: Float[Tensor, "n holes 2"] | None = None
+    hole_counts: Int64[Tensor, " n"] | None = None
+    gain: Float[Tensor, " n"] | None = None
+    offset: Float[Tensor, " n"] | None = None
 
     def part(self, rows: slice) -> "Draws":
         """Return the numbers of some of the images.
@@ -149,14 +171,25 @@ def draw(n: int, augmentation: Augmentation, *, generator: torch.Generator) -> D
     jittered = happens(a.jitter)
     brightness, contrast, saturation, hue = (
         torch.where(jittered, uniform(middle - s, middle + s), middle) if a.jitter and s else None
-        for s, middle in zip(a.strength, (1.0, 1.0, 1.0, 0.0), strict=True)
+        for s, middle in zip(a.strength, (0.0 if a.added_brightness else 1.0, 1.0, 1.0, 0.0), strict=True)
     )
+    gain = offset = hole_places = hole_counts = None
+    if a.added_brightness:
+        offset = torch.zeros(n) if brightness is None and contrast is not None else brightness
+        gain = torch.ones(n) if contrast is None and brightness is not None else contrast
+        brightness = contrast = None
     place = torch.full((n, 2), 0.5) if central else uniform(0, 1, 2)
     area = uniform(*a.crop_scale, TRIES) if resized else None
     ratio = uniform(math.log(RATIOS[0]), math.log(RATIOS[1]), TRIES).exp() if resized else None
     flip = happens(a.flip)
-    angle = happens(a.rotate) * uniform(-ANGLE, ANGLE)
-    shift = happens(a.shift)[:, None] * uniform(-SHIFT, SHIFT, 2)
+    turned = happens(a.rotate)
+    angle = turned * uniform(-ANGLE, ANGLE)
+    moved = turned if a.together else happens(a.shift)
+    shift = moved[:, None] * uniform(-SHIFT, SHIFT, 2)
+    free_holes = bool(a.cutout) and not a.fixed_holes
+    if a.cutout and a.fixed_holes:
+        hole_counts = happens(a.cutout) * (1 + (uniform(0, 1) * HOLES).long())
+        hole_places = uniform(0, 1, HOLES, 2)
     return Draws(
         place=place,
         area=area,
@@ -165,12 +198,16 @@ def draw(n: int, augmentation: Augmentation, *, generator: torch.Generator) -> D
         angle=angle if a.rotate else None,
         shift=shift if a.shift else None,
         blur=torch.where(happens(a.blur), _choose(BLURS, uniform(0, 1)), 1) if a.blur else None,
-        holes=_holes(happens(a.cutout), uniform(0, 1, 1 + 4 * HOLES)) if a.cutout else None,
+        holes=_holes(happens(a.cutout), uniform(0, 1, 1 + 4 * HOLES)) if free_holes else None,
         brightness=brightness,
         contrast=contrast,
         saturation=saturation,
         hue=hue,
         grey=happens(a.grey) if a.grey else None,
+        hole_places=hole_places,
+        hole_counts=hole_counts,
+        gain=gain,
+        offset=offset,
     )
 
 

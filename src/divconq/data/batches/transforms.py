@@ -2,21 +2,29 @@
 
 The input images are squares of side S, and ``aspect`` is their original width / height. Crops are taken from the
 original image with its short side resized to ``resize``. S should be ``views.stored_side(resize)``: smaller images
-give blurred crops, much larger ones give aliasing. The output lies in [0, 1], in float32, or on a GPU in float16,
-whose steps are eight times finer than those of 8-bit pixels. The model normalises it.
+give blurred crops, much larger ones give aliasing; for those there is ``augment_antialiased``. The output lies in
+[0, 1], in float32, or on a GPU in float16, whose steps are eight times finer than those of 8-bit pixels. The model
+normalises it.
 
 Random numbers are drawn on the CPU, so they are the same on every device. ``augment`` has no loop over images, no
 data-dependent shape, and does not wait for the device. Crop, flip, rotation and shift are one affine map with one
 bilinear interpolation; the image is reflected at its border. A crop that needs no interpolation (S equal to
 ``resize``, aspect 1, no rotation or shift) copies the pixels exactly.
+
+``augment_antialiased`` filters the pixels of the crop first. Rotation and shift are then a second interpolation, of
+the crop, which is reflected at its border.
 """
+
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Float, Int64, Num, UInt8
 from torch import Tensor
 
+from divconq.data.batches.antialiased_crop import antialiased_crop
 from divconq.data.batches.augmentation import BLURS, RATIOS, Draws
+from divconq.data.batches.holes import cut, fixed_holes
 from divconq.data.batches.views import DTYPES, check_crop, true_size
 
 LUMA = (0.2989, 0.587, 0.114)
@@ -38,26 +46,67 @@ def augment(
     >>> augment(torch.zeros(2, 8, 8, 3, dtype=torch.uint8), torch.ones(2), draws, 6, 8).shape
     torch.Size([2, 3, 6, 6])
     """
+    return _in_parts(images, aspect, draws, size, resize, antialias=False)
+
+
+def augment_antialiased(
+    images: UInt8[Tensor, "b side side 3"],
+    aspect: Float[Tensor, " b"],
+    draws: Draws,
+    size: int,
+    resize: int,
+) -> Float[Tensor, "b 3 size size"]:
+    """Return the augmented images, as ``augment`` does, with an antialiased crop of images of any side S.
+
+    >>> from divconq.data.batches.augmentation import AUGMENTATIONS, draw
+    >>> draws = draw(2, AUGMENTATIONS["standard"], generator=torch.Generator().manual_seed(0))
+    >>> augment_antialiased(torch.zeros(2, 20, 20, 3, dtype=torch.uint8), torch.ones(2), draws, 6, 8).shape
+    torch.Size([2, 3, 6, 6])
+    """
+    return _in_parts(images, aspect, draws, size, resize, antialias=True)
+
+
+def _in_parts(
+    images: UInt8[Tensor, "b side side 3"],
+    aspect: Float[Tensor, " b"],
+    draws: Draws,
+    size: int,
+    resize: int,
+    *,
+    antialias: bool,
+) -> Float[Tensor, "b 3 size size"]:
     check_crop(size, resize)
     if images.device.type == "cpu" and len(images) > AT_ONCE:
         parts = [slice(first, first + AT_ONCE) for first in range(0, len(images), AT_ONCE)]
-        return torch.cat([_augment(images[i], aspect[i], draws.part(i), size, resize) for i in parts])
-    return _augment(images, aspect, draws, size, resize)
+        return torch.cat(
+            [_augment(images[i], aspect[i], draws.part(i), size, resize, antialias) for i in parts]
+        )
+    return _augment(images, aspect, draws, size, resize, antialias)
 
 
 def _augment(
-    images: UInt8[Tensor, "b side side 3"], aspect: Float[Tensor, " b"], draws: Draws, size: int, resize: int
+    images: UInt8[Tensor, "b side side 3"],
+    aspect: Float[Tensor, " b"],
+    draws: Draws,
+    size: int,
+    resize: int,
+    antialias: bool,
 ) -> Float[Tensor, "b 3 size size"]:
     margin = 0 if draws.blur is None else REACH
-    x = _crop(images, aspect, draws, size, resize, margin)
+    crop = _filtered_crop if antialias else _crop
+    x = crop(images, aspect, draws, size, resize, margin)
     if draws.blur is not None:
         x = _box_blur(x, draws.blur)
     if draws.holes is not None:
-        x = _cut(x, draws.holes)
+        x = cut(x, draws.holes)
+    if draws.hole_places is not None and draws.hole_counts is not None:
+        x = cut(x, fixed_holes(draws.hole_places, draws.hole_counts, size))
     if draws.brightness is not None:
         x = _blend(x, x.new_zeros(1), draws.brightness)
     if draws.contrast is not None:
         x = _blend(x, _grey(x).mean(dim=(1, 2, 3), keepdim=True), draws.contrast)
+    if draws.gain is not None and draws.offset is not None:
+        x = gain_and_offset(x, draws.gain, draws.offset)
     if draws.saturation is not None:
         x = _blend(x, _grey(x), draws.saturation)
     if draws.hue is not None:
@@ -89,8 +138,28 @@ def _box(
     return place[:, 0] * (width - w), place[:, 1] * (height - h), w, h
 
 
-def _crop(
+def _filtered_crop(
     images: UInt8[Tensor, "b side side 3"],
+    aspect: Float[Tensor, " b"],
+    draws: Draws,
+    size: int,
+    resize: int,
+    margin: int,
+) -> Float[Tensor, "b 3 h w"]:
+    """Return what ``_crop`` does, but crop and flip with an antialiasing filter, then rotate and shift the crop."""
+    width, height = true_size(aspect, resize)
+    left, top, w, h = _box(draws, width, height, size)
+    to_x, to_y = images.shape[1] / width, images.shape[1] / height
+    cropped = antialiased_crop(images, left * to_x, top * to_y, w * to_x, h * to_y, draws.flip, size)
+    if draws.angle is None and draws.shift is None and not margin:
+        return cropped / 255
+    middle, unflipped = torch.full_like(draws.place, 0.5), torch.zeros_like(draws.flip)
+    rest = replace(draws, place=middle, area=None, ratio=None, flip=unflipped)
+    return _crop(cropped.permute(0, 2, 3, 1), torch.ones_like(aspect), rest, size, size, margin)
+
+
+def _crop(
+    images: Num[Tensor, "b side side 3"],
     aspect: Float[Tensor, " b"],
     draws: Draws,
     size: int,
@@ -123,7 +192,7 @@ def _crop(
 
 
 def _sample(
-    images: UInt8[Tensor, "b side side 3"], points: Float[Tensor, "b h w 2"], *, exact: bool
+    images: Num[Tensor, "b side side 3"], points: Float[Tensor, "b h w 2"], *, exact: bool
 ) -> Float[Tensor, "b 3 h w"]:
     """Interpolate the images at ``points``, in pixels from the upper left corner.
 
@@ -138,7 +207,7 @@ def _sample(
 
 
 def _gather(
-    images: UInt8[Tensor, "b side side 3"], points: Float[Tensor, "b h w 2"]
+    images: Num[Tensor, "b side side 3"], points: Float[Tensor, "b h w 2"]
 ) -> Float[Tensor, "b 3 h w"]:
     """Interpolate as ``_sample`` does, with operations that compile to a faster kernel on a GPU.
 
@@ -182,13 +251,16 @@ def _blurred(x: Float[Tensor, "b c tall wide"], box: Int64[Tensor, " b"]) -> Flo
     return x
 
 
-def _cut(x: Float[Tensor, "b c h w"], holes: Float[Tensor, "b holes 4"]) -> Float[Tensor, "b c h w"]:
-    """Return the images with black rectangles; ``holes`` are shares of the side."""
-    share = (torch.arange(x.shape[3], device=x.device) + 0.5) / x.shape[3]
-    left, top, right, bottom = (edge[:, :, None] for edge in holes.unbind(dim=2))
-    across, down = (left <= share) & (share < right), (top <= share) & (share < bottom)
-    inside = (down[:, :, :, None] & across[:, :, None, :]).any(dim=1, keepdim=True)
-    return x.masked_fill(inside, 0.0)
+def gain_and_offset(
+    x: Float[Tensor, "b c h w"], gain: Float[Tensor, " b"], offset: Float[Tensor, " b"]
+) -> Float[Tensor, "b c h w"]:
+    """Return gain * x + offset, clamped to [0, 1]: contrast and brightness as in albumentations.
+
+    >>> gain_and_offset(torch.full((1, 1, 1, 1), 0.5), torch.tensor([1.2]), torch.tensor([-0.1])).item()
+    0.5
+    """
+    gain, offset = (value[:, None, None, None].to(x.dtype) for value in (gain, offset))
+    return (gain * x + offset).clamp(0, 1)
 
 
 def _grey(x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 1 h w"]:

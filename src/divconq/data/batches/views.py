@@ -4,16 +4,23 @@ An image is stored in two steps: its short side is resized to ``resize`` (biline
 result is resampled to a square of side S with Lanczos' kernel. The second step is linear, with one matrix P per
 axis that depends on the lengths only. The test view inverts it by least squares,
 (P'P + r)^-1 P' = P' (PP' + r)^-1, and crops the centre.
+
+With ``decode_size``, the first step resizes to ``decode_size`` instead. Let B be the bilinear matrix of this step, and
+A that of the resize to ``resize``, both from the original file. The test view is the least-squares estimate of A from
+the stored pixels: A (PB)' (PB (PB)' + r)^-1. The size of the file is not stored, so A and B hold two sizes next to
+each other: that of the decoded image, where B is the identity, and twice as large (``ORIGINALS``).
 """
 
+from collections.abc import Callable
 from functools import lru_cache
-from math import ceil
+from math import ceil, sqrt
 
 import torch
 from jaxtyping import Float, Float64, Int64, UInt8
 from torch import Tensor
 
 RIDGE = 1e-3  # r: limits the amplification of rounding errors in stored pixels
+ORIGINALS = (1, 2)  # sizes of the original file, as multiples of the decoded image
 LONGEST = 8  # times S; longer images are interpolated instead
 DTYPES = {"cuda": torch.float16}  # of augmented images and test views; float32 on other devices
 
@@ -60,14 +67,21 @@ def true_size(aspect: Float[Tensor, " b"], resize: int) -> tuple[Float[Tensor, "
 
 
 def test_view(
-    images: UInt8[Tensor, "b side side 3"], aspect: Float[Tensor, " b"], size: int, resize: int
+    images: UInt8[Tensor, "b side side 3"],
+    aspect: Float[Tensor, " b"],
+    size: int,
+    resize: int,
+    decode_size: int | None = None,  # noqa: PT028
 ) -> Float[Tensor, "b 3 size size"]:
     """Return the central crop of side ``size`` of images whose short side is resized to ``resize``.
+
+    ``decode_size`` is the short side of the images before they became squares; by default it is ``resize``.
 
     >>> test_view(torch.zeros(2, 8, 8, 3, dtype=torch.uint8), torch.tensor([1.5, 0.7]), 6, 8).shape
     torch.Size([2, 3, 6, 6])
     """
-    views = Views(aspect, size=size, resize=resize, side=images.shape[1], device=images.device)
+    side, device = images.shape[1], images.device
+    views = Views(aspect, size=size, resize=resize, side=side, device=device, decode_size=decode_size)
     return apply_view(images, *views.of(torch.arange(len(images))))
 
 
@@ -100,13 +114,21 @@ class Views:
     """
 
     def __init__(
-        self, aspect: Float[Tensor, " n"], *, size: int, resize: int, side: int, device: torch.device
+        self,
+        aspect: Float[Tensor, " n"],
+        *,
+        size: int,
+        resize: int,
+        side: int,
+        device: torch.device,
+        decode_size: int | None = None,
     ) -> None:
         check_crop(size, resize)
-        lengths = torch.stack(true_size(aspect.cpu(), resize), dim=1).long()
-        present, which = lengths.unique(return_inverse=True)
-        self.matrices = _matrices(tuple(present.tolist()), size, side, device)
-        self.which = which.to(device)
+        shorts = (resize, resize if decode_size is None else decode_size)
+        lengths = torch.stack([torch.stack(true_size(aspect.cpu(), short), dim=1) for short in shorts], dim=2)
+        present, which = lengths.long().flatten(0, 1).unique(dim=0, return_inverse=True)
+        self.matrices = _matrices(tuple(map(tuple, present.tolist())), size, side, device)
+        self.which = which.view(-1, 2).to(device)
 
     def of(
         self, index: Int64[Tensor, " b"]
@@ -118,20 +140,29 @@ class Views:
 
 @lru_cache(maxsize=16)
 def _matrices(
-    lengths: tuple[int, ...], size: int, side: int, device: torch.device
+    lengths: tuple[tuple[int, int], ...], size: int, side: int, device: torch.device
 ) -> Float[Tensor, "lengths size side"]:
-    matrices = torch.stack([_matrix(length, size, side) for length in lengths])
+    matrices = torch.stack([_matrix(length, decoded, size, side) for length, decoded in lengths])
     return matrices.to(device, DTYPES.get(device.type, torch.float32))
 
 
 @lru_cache(maxsize=4096)
-def _matrix(length: int, size: int, side: int) -> Float64[Tensor, "size side"]:
-    """Return the matrix from ``side`` stored pixels to the central ``size`` of ``length`` original pixels."""
+def _matrix(length: int, decoded: int, size: int, side: int) -> Float64[Tensor, "size side"]:
+    """Return the matrix from ``side`` stored pixels to the central ``size`` of ``length`` shown pixels.
+
+    ``decoded`` is the length of the image before it became a square.
+    """
     first = round((length - size) / 2)
-    if length > LONGEST * side:
+    if decoded > LONGEST * side:
         return lanczos(side, length, first, size)
-    squash = lanczos(length, side)
-    middle = squash[:, first : first + size].T
+    squash = lanczos(decoded, side)
+    if decoded == length:
+        middle = squash[:, first : first + size].T
+    else:
+        to_decoded = [sqrt(scale) * bilinear(scale * decoded, decoded) for scale in ORIGINALS]
+        to_shown = [sqrt(scale) * bilinear(scale * decoded, length, first, size) for scale in ORIGINALS]
+        squash = squash @ torch.cat(to_decoded, dim=1)
+        middle = torch.cat(to_shown, dim=1) @ squash.T
     matrix = torch.linalg.solve(squash @ squash.T + RIDGE * torch.eye(side, dtype=torch.float64), middle.T).T
     rows: Tensor = matrix / matrix.sum(dim=1, keepdim=True)
     return rows
@@ -147,14 +178,33 @@ def lanczos(
     >>> lanczos(4, 4).diagonal().tolist()
     [1.0, 1.0, 1.0, 1.0]
     """
+    return _resample(length, to, first, count, 3, lambda d: torch.sinc(d) * torch.sinc(d / 3))
+
+
+def bilinear(
+    length: int, to: int, first: int = 0, count: int | None = None
+) -> Float64[Tensor, "count length"]:
+    """Return the same matrix for the kernel 1 - |d|: torchvision's antialiased bilinear interpolation.
+
+    >>> bilinear(4, 2)
+    tensor([[0.4286, 0.4286, 0.1429, 0.0000],
+            [0.0000, 0.1429, 0.4286, 0.4286]], dtype=torch.float64)
+    """
+    return _resample(length, to, first, count, 1, lambda d: 1 - d.abs())
+
+
+def _resample(
+    length: int, to: int, first: int, count: int | None, width: int, kernel: Callable[[Tensor], Tensor]
+) -> Float64[Tensor, "count length"]:
+    """Return the matrix of a kernel that is 0 from a distance of ``width`` pixels on."""
     scale = length / to
-    reach = 3 * max(scale, 1)
+    reach = width * max(scale, 1)
     rows = torch.arange(first, first + (to if count is None else count), dtype=torch.float64)
     centre = (rows[:, None] + 0.5) * scale
     near = torch.arange(2 * ceil(reach) + 1) + (centre - reach).floor().long()  # all pixels under the kernel
     d = (near + 0.5 - centre) / max(scale, 1)
-    weight = torch.sinc(d) * torch.sinc(d / 3)
-    inside = (d.abs() < 3) & (near >= 0) & (near < length)
+    weight = kernel(d)
+    inside = (d.abs() < width) & (near >= 0) & (near < length)
     weight = torch.where(inside & (weight.abs() > 1e-9), weight, 0.0)  # sinc(1) is computed as 4e-17
     matrix = torch.zeros(len(rows), length, dtype=torch.float64)
     matrix.scatter_add_(1, near.clamp(0, length - 1), weight)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class Transform:
     """Turns an image into the tensor that the network sees in an evaluation: upright, resized, the central crop.
 
-    It takes the path of an image file, or a PIL image. Values are RGB in [0, 1]; the model normalises the colours.
+    It takes the path of an image file, or a PIL image. ``decode_size`` is the short side of the images in training
+    before they became squares, by default ``resize``. Values are RGB in [0, 1]; the model normalises the colours.
 
     >>> from PIL import Image
     >>> Transform(image_size=48, resize=56)(Image.new("RGB", (60, 40), "red"))[:, 0, 0]
@@ -29,6 +30,7 @@ class Transform:
 
     image_size: int
     resize: int
+    decode_size: int | None = None
 
     def __call__(self, image: "str | Path | Image.Image") -> Float[Tensor, "3 size size"]:
         """Return the test view of an image."""
@@ -44,5 +46,5 @@ class Transform:
     def _view(self, image: "Image.Image") -> Float[Tensor, "3 size size"]:
         width, height = upright_size(image)
         aspect = torch.tensor([width]) / torch.tensor([height])
-        pixels = torch.from_numpy(square(image, stored_side(self.resize)).copy())
-        return test_view(pixels[None], aspect, self.image_size, self.resize)[0]
+        pixels = torch.from_numpy(square(image, stored_side(self.decode_size or self.resize)).copy())
+        return test_view(pixels[None], aspect, self.image_size, self.resize, self.decode_size)[0]
