@@ -71,8 +71,17 @@ def read_features(
         ]
         print_status(f"computing the features of {sum(map(len, sets)):,} images, once")
         seen = config.data
-        view = {"size": seen.image_size, "resize": seen.resize, "decode_size": seen.decode_size}
-        return [backbone_features(model, images, **view, progress="features") for images in sets]
+        return [
+            backbone_features(
+                model,
+                images,
+                size=seen.image_size,
+                resize=seen.resize,
+                decode_size=seen.decode_size,
+                progress="features",
+            )
+            for images in sets
+        ]
 
     return change_sets(
         data, validation, lambda sets: stored_features(config, backbone, sets, compute, device)
