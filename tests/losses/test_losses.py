@@ -256,7 +256,7 @@ def test_impossible_arguments_are_refused(make, message):
 class NoHost(TorchDispatchMode):
     """Refuse operations that wait for the device although their result has a known shape."""
 
-    WAITS = ("multinomial", "_to_copy", "lift_fresh", "equal.default", "copy_")
+    WAITS = ("multinomial", "_to_copy", "lift_fresh", "equal.default", "aten.copy_")
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any(name in str(func) for name in self.WAITS):

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from divconq.accel.folding import fold_batchnorm_
-from divconq.losses import MarginLoss, NPairsLoss, SoftTripletLoss
+from divconq.losses import MarginLoss, MultiSimilarityLoss, NPairsLoss, ProxyAnchorLoss, SoftTripletLoss
+from divconq.losses.memory import Memory
 from divconq.masks import Masks
 from divconq.model import Embedder, SmallNet
 from divconq.objective import Objective
@@ -55,7 +56,7 @@ def resnet18():
 BACKBONES = {"small": (SmallNet, 160), "resnet18": (resnet18, 512), "reading": (ReadingNet, 6)}
 
 
-def make(loss, *, backbone="small", device="cpu", dropout=0.0, lr=1e-4, **settings):
+def make(loss, *, backbone="small", device="cpu", dropout=0.0, lr=1e-4, memory=None, **settings):
     """Return a step with two trained masks. Equal arguments give equal steps."""
     torch.manual_seed(0)
     build, width = BACKBONES[backbone]
@@ -63,7 +64,8 @@ def make(loss, *, backbone="small", device="cpu", dropout=0.0, lr=1e-4, **settin
     masks = Masks(8, k_max=4)
     masks.split_()
     nn.init.uniform_(masks.weight, 0.2, 1.5)
-    objective = Objective(copy.deepcopy(loss), masks, overlap_weight=0.5).to(device)
+    past = None if memory is None else Memory(memory, 8)
+    objective = Objective(copy.deepcopy(loss), masks, overlap_weight=0.5, memory=past).to(device)
     adam = make_optimizer(model, lr=lr, weight_decay=1e-3)
     adam.add_param_group({"params": [*objective.parameters()], "lr": 10 * lr, "weight_decay": 0.0})
     return TrainingStep(model, objective, adam, **settings)
@@ -173,6 +175,33 @@ def test_captured_step_equals_plain_step(loss, backbone):
     assert_close(got, expected)
     after = parameters(fast)
     assert all(not torch.equal(after[name], value) for name, value in before.items()), "all of them train"
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("precise")
+@pytest.mark.parametrize(
+    "loss", [MultiSimilarityLoss(), ProxyAnchorLoss(4, 8)], ids=lambda x: type(x).__name__
+)
+def test_captured_step_of_a_newer_loss_equals_plain_step(loss):
+    plain, fast = (make(loss, device="cuda", fast=fast) for fast in (False, True))
+    assert_close(run(fast, range(STEPS)), run(plain, range(STEPS)))
+    assert fast.way == "whole"
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("precise")
+@pytest.mark.parametrize(
+    "loss", [NPairsLoss(), SoftTripletLoss(), MultiSimilarityLoss()], ids=lambda x: type(x).__name__
+)
+def test_a_memory_is_part_of_the_graphs(loss):
+    """Also when steps in the subspaces and in the conquered space alternate, which have graphs of their own."""
+    plain, fast = (make(loss, device="cuda", fast=fast, memory=30) for fast in (False, True))
+    for step in range(4):
+        steps, conquered = range(5 * step, 5 * step + 5), step % 2 == 1
+        assert_close(run(fast, steps, conquered=conquered), run(plain, steps, conquered=conquered))
+    assert fast.way == "whole"
+    assert torch.equal(fast.objective.memory.labels, plain.objective.memory.labels)
+    assert_close(fast.objective.memory.f, plain.objective.memory.f)
 
 
 @pytest.mark.gpu
