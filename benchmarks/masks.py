@@ -114,7 +114,9 @@ def table(results: list[dict]) -> list[str]:
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     kinds = sorted({tuple(run[name] for name in KEY[:4]) for run in results}, key=order)
     for data, row, lr_scale, noise in kinds:
-        runs = [run for run in results if tuple(run[name] for name in KEY[:4]) == (data, row, lr_scale, noise)]
+        runs = [
+            run for run in results if tuple(run[name] for name in KEY[:4]) == (data, row, lr_scale, noise)
+        ]
         columns = [
             [100 * run["dead"]["30"] for run in runs],
             [100 * run["dead"]["60"] for run in runs],

@@ -44,7 +44,10 @@ MESSAGES = [
     ({"std": (0.0, 0.0, 0.0)}, "std must be above 0, got 0.0"),
     ({"dim": 10**12}, "dim must be at most 65536, got 1000000000000"),
     ({"seed": 2**70}, "seed must be at most 9223372036854775807"),
-    ({"masks": "fix"}, "masks must be one of learned, fixed, rotating, none, got 'fix'; did you mean 'fixed'?"),
+    (
+        {"masks": "fix"},
+        "masks must be one of learned, fixed, rotating, none, got 'fix'; did you mean 'fixed'?",
+    ),
     ({"division": "tree"}, "division must be one of progressive, flat, random, labels, got 'tree'"),
     ({"same_camera": None}, "same_camera must be one of drop, keep, got None"),
     # ranges

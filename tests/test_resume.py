@@ -105,6 +105,9 @@ def test_a_run_stopped_at_any_step_ends_like_one_that_was_not(small, tmp_path, m
     [
         {"division": "flat", "cluster_order": "round_robin"},
         {"masks": "fixed", "finetune_from": 1},
+        {"masks": "rotating", "division": "flat", "k_max": 4},
+        {"mask_activation": "projected", "mask_lr_scale": 300.0, "mask_split_noise": 0.2},
+        {"mask_activation": "softplus", "mask_lr_scale": 300.0, "mask_reset": False},
         {"freeze_backbone_epochs": 1, "freeze_batchnorm": False},
         {"per_class": 2, "dropout": 0.5, "eval_every": 2},
         {"loss": "ProxyAnchorLoss", "augmentation": "color-heavy", "val_classes": 2},

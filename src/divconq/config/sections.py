@@ -150,7 +150,7 @@ class MasksConfig(Section):
     """The division of the embedding into subspaces."""
 
     kind: Annotated[str, one_of(MASKS), arg(name="masks", metavar=metavar(MASKS))] = "learned"
-    """Subspaces: learned masks, fixed orthogonal blocks, blocks that rotate, or the whole embedding for each cluster."""
+    """Subspaces: learned masks, fixed orthogonal blocks, rotating blocks, or the whole embedding for every cluster."""
     activation: Annotated[
         str, one_of(MASK_ACTIVATIONS), arg(name="mask_activation", metavar=metavar(MASK_ACTIVATIONS))
     ] = "relu"

@@ -21,7 +21,7 @@ from divconq.analysis.drawing import (
 )
 from divconq.analysis.run_record import RunRecord, generalisation
 from divconq.analysis.study import Study
-from divconq.analysis.words import difference, number, percent
+from divconq.analysis.words import difference, percent
 from divconq.config import plain_settings
 from divconq.evaluation.scores import is_score, title
 
@@ -122,10 +122,10 @@ def summary(runs: tuple[Training, ...]) -> Iterator[str]:
             f"{difference(train - test)} that on test images."
         )
     for epoch, share in list(zip(*run.curve("dead_masks"), strict=True))[-1:]:
-        overlap = number(run.curve("overlap")[1][-1])
+        overlap = run.curve("overlap")[1][-1]
         yield (
             f"At epoch {epoch}, {percent(share)} of the entries of the learned masks are dead, and the mean cosine of "
-            f"two masks is {overlap}."
+            f"two masks is {overlap:.2f}."
         )
 
 
