@@ -69,6 +69,7 @@ def test_masks_and_loss_parameters_join_the_optimiser_and_learn():
     assert [*map(id, scale["params"])] == [id(loss.scale)]
     assert (masks["lr"], masks["weight_decay"]) == (1e-2, 1e-4)
     assert (scale["lr"], scale["weight_decay"]) == (1e-1, 0.0)
+    dc.divide(x, epoch=2)
     before = dc.masks.weight.detach().clone()
     old_scale = loss.scale.item()
     dc(model(x), labels, 0).backward()

@@ -6,10 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from divconq.analysis import read_run
 from divconq.config import Config
 from divconq.data.batches.loading import training_batches
 from divconq.data.batches.sampler import plan_epoch
 from divconq.losses import LOSSES, make_loss
+from divconq.masks.rotation import rotated
 from divconq.presets import preset
 from divconq.runs.checkpoints import masks_state
 from divconq.runs.folder import Run
@@ -62,7 +64,18 @@ def test_mask_reset_resets_moments_at_a_split(tiny, tmp_path, monkeypatch, mask_
     monkeypatch.setattr("divconq.divide_and_conquer.reset_moments", lambda _, masks: resets.append(masks.k))
     config = tiny.replace(k_max=4, masks="learned", singletons="keep", mask_reset=mask_reset)
     train(config, tmp_path / "run")
-    assert resets == ([2, 4] if mask_reset else [])
+    assert resets == ([2, 4] if mask_reset else [2]), "masks do not train before the first split"
+
+
+def test_rotating_masks_rotate_in_every_epoch(tiny, tmp_path):
+    config = tiny.replace(masks="rotating", division="flat", k_max=4, epochs=3, divide_every=10, seed=1)
+    train(config, tmp_path / "run")
+    saved = read_run(tmp_path / "run")
+    by_epoch = [rotated(saved.divisions[0].masks, seed=1, epoch=epoch) for epoch in range(3)]
+    assert len(saved.divisions) == 1
+    assert torch.equal(saved.divisions[0].masks, by_epoch[0])
+    assert torch.equal(saved.snapshot().masks, by_epoch[2])
+    assert not torch.equal(by_epoch[0], by_epoch[2])
 
 
 @pytest.mark.parametrize("loss", [*LOSSES, "MultiSimilarityLoss"])
@@ -135,11 +148,13 @@ CHANGES_THE_LOSS = [
     ({"division": "random"}, [2, 3]),
     ({"division": "random-again"}, [2, 3]),
     ({"divide_every": 2}, [2, 3]),
-    ({"masks": "fixed"}, [1, 2, 3]),
-    ({"masks": "none"}, [1, 2, 3]),
+    ({"masks": "fixed"}, [2, 3]),
+    ({"masks": "rotating"}, [2, 3]),
+    ({"masks": "none"}, [2, 3]),
+    ({"mask_activation": "softplus"}, [2, 3]),
     ({"overlap_weight": 0.0}, [2, 3]),
     ({"mask_split_noise": 0.1}, [2, 3]),
-    ({"mask_weight_decay": 0.1}, [1, 2, 3]),
+    ({"mask_weight_decay": 0.1}, [2, 3]),
     ({"cluster_on": "features"}, [2, 3]),
     ({"cluster_order": "round_robin"}, [1, 2, 3]),
     ({"cluster_steps": "equal"}, [2, 3]),

@@ -888,6 +888,8 @@ SETTINGS = (
     Refusal("fewer dimensions than fixed masks", lambda: Config.of(masks="fixed", dim=2, k_max=4)),
     Refusal("the same, of `Masks`", lambda: Masks(dim=2, k_max=4, kind="fixed")),
     Refusal("masks of an unknown kind", lambda: Masks(8, 2, "learnt"), "use one of them"),
+    Refusal("a mask activation that does not exist", lambda: Config.of(mask_activation="soft_plus")),
+    Refusal("the same, of `Masks`", lambda: Masks(8, 2, activation="sigmoid"), "use one of them"),
     Refusal(
         "whole super-categories held out, and no number of classes",
         lambda: Config.of(val_groups=True),

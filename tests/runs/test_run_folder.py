@@ -4,10 +4,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from divconq.analysis import read_run
 from divconq.config import Config
 from divconq.divide_and_conquer import DivideAndConquer
 from divconq.losses import NPairsLoss
-from divconq.masks import Masks
+from divconq.masks import MASK_ACTIVATIONS, Masks
 from divconq.model import make_model
 from divconq.runs import checkpoints
 from divconq.runs.folder import Run
@@ -123,6 +124,62 @@ def test_old_and_new_checkpoints_hold_the_same_model_and_algorithm(run, step):
         assert torch.equal(fresh.masks.weight, dc.masks.weight)
         assert (fresh.epoch, fresh.divided_at, fresh.partition.k) == (7, 7 if step else None, 2)
         assert fresh.division_due(7) == (step == 0)
+
+
+@pytest.mark.parametrize("conquer", ["sum", "plain"])
+@pytest.mark.parametrize("layout", [2, 3])
+def test_a_mask_that_was_trained_while_k_was_1_becomes_part_of_the_head(tmp_path, conquer, layout):
+    """Up to format 3 the mask of K = 1 was trained. The model stays what it was, although the mask now rests."""
+    torch.manual_seed(0)
+    config = Config.of(backbone="small", pretrained=False, dim=8, image_size=32, conquer=conquer)
+    run, model = Run.create(tmp_path / "run", config), make_model("small", 8)
+    dc = DivideAndConquer(NPairsLoss(), torch.arange(40) % 4, dim=8, batch=4, conquer=conquer)
+    torch.nn.init.normal_(dc.masks.weight)
+    x = torch.rand(2, 3, 32, 32)
+    was = dc.masks.weight[0].relu().detach() if conquer == "sum" else torch.ones(8)
+    expected = model.eval()(x) * was
+    parts = {"masks": dc.masks.state_dict(), "loss": dc.loss.state_dict(), "k": 1}
+    old = (
+        {**parts, "partition": dc.partition.clusters}
+        if layout == 2
+        else {"divide_and_conquer": dc.state_dict()}
+    )
+    about = {"format": f"divconq checkpoint {layout}", "epoch": 7, "step": 0}
+    checkpoints.save(run.folder, "last", {"model": model.state_dict(), **old, **about})
+    torch.testing.assert_close(run.model()(x), expected)
+    snapshot = read_run(run.folder).snapshot()
+    assert torch.equal(snapshot.masks, torch.ones(1, 8))
+    torch.testing.assert_close(snapshot.network(x), expected)
+    torch.testing.assert_close(run.resume()["model"], run.load()["model"])
+    new = {"divide_and_conquer": dc.state_dict(), "epoch": 7, "step": 0}
+    checkpoints.save(run.folder, "last", {"model": model.state_dict(), **new})
+    torch.testing.assert_close(run.model()(x), model(x))
+
+
+@pytest.mark.parametrize("activation", list(MASK_ACTIVATIONS))
+def test_the_folder_holds_masks_after_their_activation(tmp_path, activation):
+    torch.manual_seed(0)
+    config = Config.of(backbone="small", pretrained=False, dim=8, image_size=32, mask_activation=activation)
+    run, model = Run.create(tmp_path / "run", config), make_model("small", 8).eval()
+    dc = DivideAndConquer(
+        NPairsLoss(),
+        torch.arange(40) % 4,
+        dim=8,
+        batch=4,
+        division="random",
+        mask_activation=config.masks.activation,
+    )
+    dc.divide(None, epoch=3)
+    torch.nn.init.normal_(dc.masks.weight)
+    dc.masks.project_()
+    x, masks = torch.rand(2, 3, 32, 32), dc.masks.active().detach()
+    run.save_division(3, dc.partition.clusters, dc.masks)
+    about = {"divide_and_conquer": dc.state_dict(), "epoch": 3, "step": 0}
+    checkpoints.save(run.folder, "last", {"model": model.state_dict(), **about})
+    record = read_run(run.folder)
+    assert torch.equal(record.divisions[0].masks, masks)
+    assert torch.equal(record.snapshot().masks, masks)
+    torch.testing.assert_close(run.model()(x), model(x) * masks.sum(0))
 
 
 def test_a_byte_order_mark_hides_no_line_of_the_log(run):

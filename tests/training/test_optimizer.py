@@ -33,7 +33,7 @@ def test_head_has_own_learning_rate():
 
 def test_reset_moments_resets_only_the_masks():
     network, masks = nn.Linear(2, 4), Masks(4, 2)
-    masks.split_()  # a single mask rests
+    masks.split_()  # before that, masks get no gradient
     adam = with_masks(make_optimizer(network, lr=1e-4, weight_decay=0), masks)
 
     def step():
@@ -64,6 +64,7 @@ def trained(device="cpu", lr=1e-4):
     """Return Adam after three steps, and the modules that it trains."""
     torch.manual_seed(0)
     network, masks = nn.Linear(2, 4).to(device), Masks(4, 2).to(device)
+    masks.split_()  # before that, masks get no gradient
     adam = with_masks(make_optimizer(network, lr=lr, weight_decay=0), masks)
     take_steps(adam, network, masks, 3)
     return adam, network, masks

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from divconq.analysis import words
 from divconq.analysis.chapters.chapter import Chapter, Plot
 from divconq.analysis.drawing import (
     COLOURS,
@@ -131,10 +130,10 @@ def summary(runs: tuple[Training, ...]) -> Iterator[str]:
             f"{difference(train - test)} that on test images."
         )
     for epoch, share in list(zip(*run.curve("dead_masks"), strict=True))[-1:]:
-        overlap = words.number(run.curve("overlap")[1][-1])
+        overlap = run.curve("overlap")[1][-1]
         yield (
             f"At epoch {epoch}, {percent(share)} of the entries of the learned masks are dead, and the mean cosine of "
-            f"two masks is {overlap}."
+            f"two masks is {overlap:.2f}."
         )
 
 
