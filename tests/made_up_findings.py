@@ -77,6 +77,7 @@ def training(name="demo", epochs=12, seed=0, last=0.78, divisions=(3, 6, 9)):
             "map@r": (tuple(steps), tuple(value / 3 for value in rise)),
             "loss": (tuple(steps), tuple(0.4 - 0.3 * value for value in rise)),
             "k": (tuple(steps), tuple(map(float, k))),
+            "lr": (tuple(steps), tuple(1e-5 * (1 - step / (epochs + 1)) for step in steps)),
         },
         generalisation=tuple(zip(steps, train, rise, strict=True)),
         seconds={"train": 96.0, "divide": 7.5, "evaluate": 21.0},

@@ -44,6 +44,11 @@ MESSAGES = [
     ({"std": (0.0, 0.0, 0.0)}, "std must be above 0, got 0.0"),
     ({"dim": 10**12}, "dim must be at most 65536, got 1000000000000"),
     ({"seed": 2**70}, "seed must be at most 9223372036854775807"),
+    (
+        {"schedule": "cosin"},
+        "schedule must be one of constant, cosine, step, got 'cosin'; did you mean 'cosine'?",
+    ),
+    ({"optimizer": "sgd"}, "optimizer must be one of adam, adamw, got 'sgd'"),
     ({"masks": "fix"}, "masks must be one of learned, fixed, none, got 'fix'; did you mean 'fixed'?"),
     ({"division": "tree"}, "division must be one of progressive, flat, random, labels, got 'tree'"),
     ({"same_camera": None}, "same_camera must be one of drop, keep, got None"),
@@ -64,6 +69,12 @@ MESSAGES = [
     ({"norm_weight_decay": -1.0}, "norm_weight_decay must be at least 0, got -1.0"),
     ({"mask_weight_decay": -1}, "mask_weight_decay must be at least 0, got -1.0"),
     ({"eval_every": 0}, "eval_every must be at least 1, got 0"),
+    ({"ema": 0.0}, "ema must be above 0, got 0.0"),
+    ({"ema": 1.0}, "ema must be below 1, got 1.0"),
+    ({"lr_drop": 0.0}, "lr_drop must be above 0, got 0.0"),
+    ({"lr_drop": 1.5}, "lr_drop must be at most 1, got 1.5"),
+    ({"lr_drop_every": 0}, "lr_drop_every must be at least 1, got 0; the default is 10"),
+    ({"warmup_epochs": -1.0}, "warmup_epochs must be at least 0, got -1.0"),
     ({"ks": (1, 0)}, "ks must be at least 1, got 0"),
     # far beyond what is useful
     ({"k_max": 2**62}, "k_max must be at most 4096, got 4611686018427387904"),
@@ -95,6 +106,10 @@ MESSAGES = [
     (
         {"batch": 2, "per_class": 4},
         "batch must be a multiple of per_class = 4 and at least twice as large, got 2; use 8 or 12",
+    ),
+    (
+        {"warmup_epochs": 4, "epochs": 4},
+        "warmup_epochs must be below epochs = 4, got 4.0; lower --warmup-epochs or raise --epochs",
     ),
     ({"resize": 200}, "resize must be at least image_size = 224, got 200"),
     (

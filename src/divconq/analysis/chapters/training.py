@@ -231,6 +231,10 @@ TRAINING = Chapter(
             "K, over the epochs.",
             lambda runs: curves_figure(runs, "k", "K, clusters and subspaces", steps=True),
         ),
+        "learning-rate": Plot(
+            "The learning rate, over the epochs.",
+            lambda runs: curves_figure(runs, "lr", "Learning rate, end of the epoch"),
+        ),
         "generalisation": Plot("Train and test Recall@1, one path for each run.", generalisation_figure),
         "seconds": Plot("Time of each run by phase.", seconds_figure),
     },
