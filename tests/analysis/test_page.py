@@ -19,6 +19,7 @@ NOTES = [
     "MAP@R",
     "Loss",
     "K",
+    "Learning rate",
     "Train against test",
     "Time by phase",
     "NMI",
