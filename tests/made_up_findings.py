@@ -79,6 +79,7 @@ def training(name="demo", epochs=12, seed=0, last=0.78, divisions=(3, 6, 9)):
             "k": (tuple(steps), tuple(map(float, k))),
             "overlap": (tuple(steps), tuple(0.9 * (count > 1) for count in k)),
             "dead_masks": (tuple(steps), tuple(0.1 * (count > 1) for count in k)),
+            "lr": (tuple(steps), tuple(1e-5 * (1 - step / (epochs + 1)) for step in steps)),
         },
         generalisation=tuple(zip(steps, train, rise, strict=True)),
         seconds={"train": 96.0, "divide": 7.5, "evaluate": 21.0},

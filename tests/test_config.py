@@ -53,6 +53,11 @@ MESSAGES = [
     ({"epoch_length": "big"}, "epoch_length must be one of images, largest, smallest, got 'big'"),
     ({"class_sampling": "class"}, "class_sampling must be one of images, classes, got 'class'"),
     ({"division": "random_again"}, "got 'random_again'; did you mean 'random-again'?"),
+    (
+        {"schedule": "cosin"},
+        "schedule must be one of constant, cosine, step, got 'cosin'; did you mean 'cosine'?",
+    ),
+    ({"optimizer": "sgd"}, "optimizer must be one of adam, adamw, got 'sgd'"),
     ({"same_camera": None}, "same_camera must be one of drop, keep, got None"),
     # ranges
     ({"k_max": 6}, "k_max must be a power of two, got 6; use 4 or 8"),
@@ -71,6 +76,12 @@ MESSAGES = [
     ({"norm_weight_decay": -1.0}, "norm_weight_decay must be at least 0, got -1.0"),
     ({"mask_weight_decay": -1}, "mask_weight_decay must be at least 0, got -1.0"),
     ({"eval_every": 0}, "eval_every must be at least 1, got 0"),
+    ({"ema": 0.0}, "ema must be above 0, got 0.0"),
+    ({"ema": 1.0}, "ema must be below 1, got 1.0"),
+    ({"lr_drop": 0.0}, "lr_drop must be above 0, got 0.0"),
+    ({"lr_drop": 1.5}, "lr_drop must be at most 1, got 1.5"),
+    ({"lr_drop_every": 0}, "lr_drop_every must be at least 1, got 0; the default is 10"),
+    ({"warmup_epochs": -1.0}, "warmup_epochs must be at least 0, got -1.0"),
     ({"ks": (1, 0)}, "ks must be at least 1, got 0"),
     ({"nmi_runs": 0}, "nmi_runs must be at least 1, got 0; the default is 1"),
     # far beyond what is useful
@@ -107,6 +118,8 @@ MESSAGES = [
     (
         {"class_sampling": "classes"},
         "class_sampling must be images without per_class, got 'classes'; set --per-class, for example to 2, or",
+        {"warmup_epochs": 4, "epochs": 4},
+        "warmup_epochs must be below epochs = 4, got 4.0; lower --warmup-epochs or raise --epochs",
     ),
     ({"resize": 200}, "resize must be at least image_size = 224, got 200"),
     (

@@ -118,6 +118,7 @@ def test_a_run_stopped_at_any_step_ends_like_one_that_was_not(small, tmp_path, m
         {"loss": "ProxyAnchorLoss", "augmentation": "color-heavy", "val_classes": 2},
         {"augmentation": "geom+color-authors", "decode_size": 30},
         {"loss": "MultiSimilarityLoss", "miner": "BatchEasyHardMiner", "cache": False},
+        {"ema": 0.9, "schedule": "cosine", "warmup_epochs": 0.5, "optimizer": "adamw", "weight_decay": 10.0},
     ],
     ids=lambda change: "-".join(f"{name}={value}" for name, value in change.items()),
 )

@@ -21,6 +21,7 @@ NOTES = [
     "K",
     "Overlap",
     "Dead entries",
+    "Learning rate",
     "Train against test",
     "Time by phase",
     "NMI",

@@ -496,7 +496,7 @@ def both_damaged() -> None:
 def restored(images: int | None = None, **changes: object) -> None:
     """Go on from a checkpoint that does not fit."""
     photos()
-    job = prepare(TINY)
+    job = prepare(TINY.replace(ema=0.9))
     recorder = Recorder(job, Path("run"))
     state = recorder._state(torch.empty(0))
     if images is not None:
@@ -894,6 +894,9 @@ SETTINGS = (
         "whole super-categories held out, and no number of classes",
         lambda: Config.of(val_groups=True),
     ),
+    Refusal("a decay of the average of the weights out of range", lambda: Config.of(ema=1.0)),
+    Refusal("a schedule that does not exist", lambda: Config.of(schedule="cosinus")),
+    Refusal("a warm-up as long as the run", lambda: Config.of(warmup_epochs=30, epochs=30)),
     Refusal("a batch that is no multiple", lambda: Config.of(batch=10, per_class=4)),
     Refusal(
         "classes drawn equally often, in batches that are not made of classes",
@@ -1298,6 +1301,9 @@ RUNS = (
         "a checkpoint with moments of another optimiser",
         lambda: restored(optimizer=moments(step=torch.tensor(1.0))),
     ),
+    Refusal(
+        "a checkpoint with averages of other weights", lambda: restored(averages={"steps": torch.tensor(3)})
+    ),
     Refusal("a model of a run whose settings were changed", another_model, varies=r"(?<=yaml \().*(?=\);)"),
     Refusal("`--resume` of what is no run", lambda: main("train", "--resume", "photos")),
     Refusal("a folder that is no run", lambda: main("eval", "photos")),
@@ -1309,6 +1315,10 @@ RUNS = (
     Refusal("`--resume` with a preset or `--out`", lambda: (run(), main("train", "cub", "--resume", "run"))),
     Refusal(
         "`--resume` with other settings", lambda: (run(), main("train", "--resume", "run", "--dim", "16"))
+    ),
+    Refusal(
+        "`--resume` of a cosine with other epochs",
+        lambda: (run(schedule="cosine"), main("train", "--resume", "run", "--epochs", "9")),
     ),
     Refusal("`--accept-changes` of a new run", lambda: (photos(), train("--accept-changes"))),
     Refusal(

@@ -8,13 +8,17 @@ import torch
 from torch import nn
 
 from distributed.ranks import needs_gloo, run
+from divconq.config import OptimisationConfig
 from divconq.distributed import average_gradients, gather, is_first, shard
 from divconq.distributed.collectives import own_randomness
 from divconq.losses import make_loss
 from divconq.masks import Masks
 from divconq.model import Embedder, SmallNet
 from divconq.objective import Objective
+from divconq.training.averaging import WeightAverages
+from divconq.training.learning_rate import LearningRate
 from divconq.training.optimizer import make_optimizer
+from divconq.training.step import TrainingStep
 
 pytestmark = needs_gloo
 
@@ -122,6 +126,27 @@ def test_ranks_train_as_one_process(alone, shared, loss):
 def test_distributed_data_parallel_averages_too(tmp_path):
     got = run(2, functools.partial(history, "npairs", 10, ddp=True), tmp_path)
     assert_same(got[0], history("npairs", 10))
+
+
+def averaged(count):
+    """Return the average of the weights after some steps, and the learning rate of the last one."""
+    model, objective, adam = make("npairs")
+    rate = LearningRate(adam, OptimisationConfig(epochs=2, schedule="cosine", warmup_epochs=0.5))
+    averages = WeightAverages(0.9, {"model": model, "masks": objective.masks})
+    step = TrainingStep(model, objective, adam, averages=averages)
+    for number in range(STEPS):
+        rate.set(number / 10)
+        x, labels, cluster = batch(number, count)
+        step(x[shard(count)], labels, torch.tensor(cluster))
+    return flat(averages.averages.values()), adam.param_groups[0]["lr"]
+
+
+def test_all_ranks_average_as_one_process(tmp_path):
+    alone, rate = averaged(12)
+    told = run(2, functools.partial(averaged, 12), tmp_path)
+    assert torch.allclose(told[0][0], alone, rtol=0, atol=1e-9)
+    assert torch.equal(told[1][0], told[0][0])
+    assert told[0][1] == told[1][1] == rate
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from divconq.divide_and_conquer import reset_moments
+from divconq.divide_and_conquer import DivideAndConquer, reset_moments
 from divconq.masks import Masks
 from divconq.model import Embedder, SmallNet
-from divconq.training.optimizer import load_optimizer, make_optimizer
+from divconq.training.optimizer import OPTIMIZERS, load_optimizer, make_optimizer
 
 
 def test_norm_layers_have_own_weight_decay():
@@ -52,6 +52,77 @@ def test_reset_moments_resets_only_the_masks():
     assert torch.allclose(moved, torch.full_like(moved, 1e-2), rtol=1e-3), (
         "a first step of Adam has the length of the rate"
     )
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw"])
+def test_steps_are_those_of_the_papers(kind):
+    """Kingma and Ba (2015) with the decay in the gradient, Loshchilov and Hutter (2019) with a decay of its own."""
+    lr, decay, beta1, beta2, eps = 0.01, 0.5, 0.9, 0.999, 1e-8
+    layer = nn.Linear(1, 1, bias=False).double()
+    optimizer = make_optimizer(layer, lr=lr, weight_decay=decay, kind=kind)
+    w, m, v = layer.weight.item(), 0.0, 0.0
+    for t, slope in enumerate((3.0, -1.0, 0.5), 1):
+        optimizer.zero_grad()
+        (slope * layer.weight).sum().backward()
+        optimizer.step()
+        g = slope + decay * w if kind == "adam" else slope
+        w = w - lr * decay * w if kind == "adamw" else w
+        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
+        w -= lr * (m / (1 - beta1**t)) / ((v / (1 - beta2**t)) ** 0.5 + eps)
+        assert layer.weight.item() == pytest.approx(w, abs=1e-12)
+
+
+def test_adamw_equals_that_of_torch_in_all_groups():
+    torch.manual_seed(0)
+    network = Embedder(SmallNet(), SmallNet.num_features, 4)
+    twin = copy.deepcopy(network)
+    made = make_optimizer(
+        network, lr=1e-3, weight_decay=0.2, norm_weight_decay=0.0, head_lr_scale=3.0, kind="adamw"
+    )
+    norms = [p for m in twin.modules() if isinstance(m, nn.GroupNorm) for p in m.parameters()]
+    known = {*norms, *twin.head.parameters()}
+    expected = torch.optim.AdamW(
+        [
+            {"params": [p for p in twin.parameters() if p not in known]},
+            {"params": norms, "weight_decay": 0.0},
+            {"params": [*twin.head.parameters()], "lr": 3e-3},
+        ],
+        lr=1e-3,
+        weight_decay=0.2,
+    )
+    x = torch.rand(2, 3, 32, 32)
+    for model, optimizer in ((network, made), (twin, expected)):
+        model.eval()
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(x).square().sum().backward()
+            optimizer.step()
+    for name, value in twin.state_dict().items():
+        assert torch.equal(network.state_dict()[name], value), name
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw"])
+def test_the_algorithm_adds_its_groups_to_both(kind):
+    network = nn.Linear(2, 4)
+    optimizer = make_optimizer(network, lr=1e-4, weight_decay=0.3, kind=kind)
+    loss, labels = nn.Linear(4, 1), torch.arange(8) % 2
+    dc = DivideAndConquer(
+        lambda z, y: loss(z).sum(), labels, optimizer, dim=4, batch=4, k_max=2, mask_lr=0.5,
+        mask_weight_decay=0.25,
+    )  # fmt: skip
+    assert isinstance(optimizer, OPTIMIZERS[kind])
+    assert [(group["name"], group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [
+        ("network", 1e-4, 0.3),
+        ("masks", 0.5, 0.25),
+    ]
+    dc(network(torch.rand(4, 2)), labels[:4], 0).backward()
+    optimizer.step()
+    saved = copy.deepcopy(optimizer.state_dict())
+    reset_moments(optimizer, dc.masks)
+    assert not any(value.any() for value in optimizer.state[dc.masks.weight].values())
+    load_optimizer(optimizer, saved)
+    assert any(value.any() for value in optimizer.state[dc.masks.weight].values())
+    assert optimizer.param_groups[0]["weight_decay"] == 0.3
 
 
 def with_masks(adam, masks):

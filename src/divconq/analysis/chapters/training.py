@@ -257,6 +257,10 @@ TRAINING = Chapter(
             "The dead entries of the learned masks, over the epochs.",
             lambda runs: curves_figure(runs, "dead_masks", "Dead entries of the learned masks, %", scale=100),
         ),
+        "learning-rate": Plot(
+            "The learning rate, over the epochs.",
+            lambda runs: curves_figure(runs, "lr", "Learning rate, end of the epoch"),
+        ),
         "generalisation": Plot("Train and test Recall@1, one path for each run.", generalisation_figure),
         "seconds": Plot("Time of each run by phase.", seconds_figure),
     },
