@@ -36,7 +36,7 @@ def test_every_dependency_has_a_lower_bound():
     needed = [*project["dependencies"], *(line for lines in extras.values() for line in lines)]
     assert len(needed) > 20
     assert [line for line in needed if not re.fullmatch(r"[\w-]+>=[\d.]+", line)] == []
-    assert {line for name in ("pml", "parquet", "umap", "tensorboard") for line in extras[name]} <= {
+    assert {line for name in ("pml", "parquet", "umap", "tensorboard", "clml") for line in extras[name]} <= {
         *extras["dev"]
     }
 

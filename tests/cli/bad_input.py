@@ -65,7 +65,7 @@ from divconq.experiments.table import load_table, parse_table
 from divconq.io import locks
 from divconq.losses import check_loss, make_loss
 from divconq.masks import Masks
-from divconq.model import import_file, make_model
+from divconq.model import CLMLHead, import_file, make_model
 from divconq.presets import preset
 from divconq.recorder import Recorder
 from divconq.runs import checkpoints
@@ -75,6 +75,7 @@ from divconq.runs.lock import run_lock
 from divconq.trained_run import TrainedRun
 from divconq.training.datasets import make_record, open_data
 from divconq.training.loggers import check_loggers
+from divconq.training.mixture import check_scikit_learn
 from divconq.training.nan_guard import NaNGuard
 from divconq.training.scoring import check_test_images
 from divconq.training.setup import prepare
@@ -1149,6 +1150,21 @@ WEIGHTS = (
         varies=r"(?<=downloaded \().*(?=\);)",
     ),
     Refusal("another pooling of the backbone `small`", lambda: make_model("small", 8, pooling="max")),
+    Refusal(
+        "GeM pooling of a network without a feature map",
+        lambda: make_model("vit_tiny_patch16_224", 8, pooling="gem"),
+    ),
+    Refusal("the head `clml` on narrow features", lambda: CLMLHead(63, 8, 4)),
+    Refusal("a head that does not exist", lambda: make_model("small", 8, head="local"), "use one of them"),
+    Refusal(
+        "the head `clml` with fewer than 64 training images",
+        lambda: prepare(run(head="clml", masks="none").config),
+    ),
+    Refusal(
+        "the head `clml` with fewer training images than components",
+        lambda: prepare(run(head="clml", masks="none", k_max=64).config),
+    ),
+    Refusal("the head `clml` without scikit-learn", without("sklearn.mixture", check_scikit_learn)),
     Refusal("pretrained weights of the backbone `small`", lambda: make_model("small", 8, pretrained=True)),
     Refusal("weights that are not there", lambda: make_model("small", 8, weights=Path("w.safetensors"))),
     Refusal(

@@ -62,6 +62,18 @@ def test_a_run_of_several_processes_is_the_run_of_one(smooth, tmp_path, ranks, c
     assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in other)
 
 
+def test_the_first_process_fits_the_mixture_of_clml(smooth, tmp_path):
+    """Its components are those of one process, up to rounding."""
+    config = smooth.replace(head="clml", masks="none", test_classes=0.25, k_max=4, epochs=2)
+    alone = train(config, tmp_path / "alone")
+    told = run(2, functools.partial(train, config, tmp_path / "run"), tmp_path / "ranks")
+    assert told[0] == told[1]
+    assert told[0][-1]["loss"] == pytest.approx(alone[-1]["loss"], abs=1e-4)
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "alone"))
+    for name in ("head.log_weights", "head.weight", "head.bias"):
+        assert torch.allclose(one[name], other[name], atol=1e-2), name
+
+
 def test_dropout_differs_between_ranks_and_a_resumed_run_draws_it_again(smooth, tmp_path):
     """Also with another number of processes: a checkpoint does not depend on it."""
     config = smooth.replace(epochs=2, dropout=0.5)

@@ -47,7 +47,7 @@ def replace_pooling_(network: nn.Module, name: str) -> None:
     ]
     if len(found) != 1:
         raise ValueError(
-            f"pooling 'gem' needs a backbone that pools one feature map (n, c, h, w) , and {name!r} has "
+            f"pooling 'gem' needs a backbone that pools one feature map (n, c, h, w), and {name!r} has "
             f"{len(found) or 'no'} such pooling; use --pooling avg, or a convolutional backbone such as resnet50"
         )
     path, module = found[0]
