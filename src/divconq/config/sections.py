@@ -99,7 +99,7 @@ class DataConfig(Section):
     augmentation: Literal[
         "none", "crop", "standard", "geom", "geom+color", "color-heavy", "geom-authors", "geom+color-authors"
     ] = "standard"
-    """Random changes to training images."""
+    """Random changes to training images; those with -authors as in the program of the paper's authors."""
     crop: Literal["random", "random_resized"] = "random"
     """Training crop: of a fixed scale, or of a random area and shape."""
     crop_scale: tuple[Share, Share] = (0.08, 1.0)

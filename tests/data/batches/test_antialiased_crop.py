@@ -8,7 +8,7 @@ import torchvision.transforms.v2.functional as TF
 from scipy import ndimage, stats
 from torchvision.transforms import RandomResizedCrop
 
-from divconq.data.batches.antialiased_crop import antialiased_crop
+from divconq.data.batches.antialiased_crop import crop_and_flip
 from divconq.data.batches.augmentation import AUGMENTATIONS, Augmentation, draw, make_augmentation
 from divconq.data.batches.transforms import _box, augment, augment_antialiased
 from divconq.data.batches.views import true_size
@@ -46,7 +46,7 @@ def column(*values):
 def test_crop_equals_torchvision(left, top, width, height, size, flip):
     images = noise(2, 40)
     boxes = [column(value, value) for value in (left, top, width, height)]
-    got = antialiased_crop(images, *boxes, torch.tensor([flip, flip]), size)
+    got = crop_and_flip(images, *boxes, torch.tensor([flip, flip]), size)
     expected = TF.resized_crop(as_float(images), top, left, height, width, [size, size], antialias=True)
     torch.testing.assert_close(got, TF.hflip(expected) if flip else expected, atol=1e-3, rtol=0)
 
@@ -110,7 +110,7 @@ def test_crop_equals_plain_loops_on_images_of_any_shape(crop):
 def test_a_box_below_one_pixel_is_no_division_by_zero():
     images = noise(3, 8)
     left, width = column(2.3, 6.95, 0.0), column(0.1, 0.2, 1e-3)
-    got = antialiased_crop(images, left, left, width, width, torch.zeros(3, dtype=torch.bool), 4)
+    got = crop_and_flip(images, left, left, width, width, torch.zeros(3, dtype=torch.bool), 4)
     assert got.isfinite().all()
     assert torch.allclose(got[0], as_float(images)[0, :, 2, 2][:, None, None].expand(3, 4, 4), atol=1e-3)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from divconq.data.batches.views import DTYPES
 
 
-def antialiased_crop(
+def crop_and_flip(
     images: UInt8[Tensor, "b side side 3"],
     left: Float[Tensor, " b"],
     top: Float[Tensor, " b"],
@@ -27,7 +27,7 @@ def antialiased_crop(
 
     >>> images = torch.arange(0, 64, 4, dtype=torch.uint8).view(1, 4, 4, 1).expand(1, 4, 4, 3)
     >>> left, size, flip = torch.tensor([1.0]), torch.tensor([2.0]), torch.tensor([True])
-    >>> antialiased_crop(images, left, left, size, size, flip, 2)[0, 0]
+    >>> crop_and_flip(images, left, left, size, size, flip, 2)[0, 0]
     tensor([[24., 20.],
             [40., 36.]])
     """

@@ -81,6 +81,7 @@ AUGMENTATIONS = {
     "geom": _GEOM,
     "geom+color": replace(_GEOM, jitter=0.5, strength=(0.2, 0.2, 0.0, 0.0)),
     "color-heavy": replace(_STANDARD, jitter=0.8, strength=(0.4, 0.4, 0.4, 0.1), grey=0.2),
+    # rotation and shift with one coin, holes of 40 x 40 pixels in 224; then also brightness that is added
     "geom-authors": _GEOM_AUTHORS,
     "geom+color-authors": replace(_GEOM_AUTHORS, jitter=0.5, strength=(0.2, 0.2, 0.0, 0.0)),
 }

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64, Num, UInt8
 from torch import Tensor
 
-from divconq.data.batches.antialiased_crop import antialiased_crop
+from divconq.data.batches.antialiased_crop import crop_and_flip
 from divconq.data.batches.augmentation import BLURS, RATIOS, Draws
 from divconq.data.batches.holes import cut, fixed_holes
 from divconq.data.batches.views import DTYPES, check_crop, true_size
@@ -150,7 +150,7 @@ def _filtered_crop(
     width, height = true_size(aspect, resize)
     left, top, w, h = _box(draws, width, height, size)
     to_x, to_y = images.shape[1] / width, images.shape[1] / height
-    cropped = antialiased_crop(images, left * to_x, top * to_y, w * to_x, h * to_y, draws.flip, size)
+    cropped = crop_and_flip(images, left * to_x, top * to_y, w * to_x, h * to_y, draws.flip, size)
     if draws.angle is None and draws.shift is None and not margin:
         return cropped / 255
     middle, unflipped = torch.full_like(draws.place, 0.5), torch.zeros_like(draws.flip)

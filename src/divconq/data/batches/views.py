@@ -7,13 +7,13 @@ axis that depends on the lengths only. The test view inverts it by least squares
 
 With ``decode_size``, the first step resizes to ``decode_size`` instead. Let B be the bilinear matrix of this step, and
 A that of the resize to ``resize``, both from the original file. The test view is the least-squares estimate of A from
-the stored pixels: A (PB)' (PB (PB)' + r)^-1. The size of the file is not stored, so A and B hold two sizes next to
-each other: that of the decoded image, where B is the identity, and twice as large (``ORIGINALS``).
+the stored pixels: AB'P' (PBB'P' + r)^-1. The size of the file is not stored, so AB' and BB' are sums over two sizes:
+that of the decoded image, where B is the identity, and twice as large, with twice the weight (``ORIGINALS``).
 """
 
 from collections.abc import Callable
 from functools import lru_cache
-from math import ceil, sqrt
+from math import ceil
 
 import torch
 from jaxtyping import Float, Float64, Int64, UInt8
@@ -157,13 +157,16 @@ def _matrix(length: int, decoded: int, size: int, side: int) -> Float64[Tensor, 
         return lanczos(side, length, first, size)
     squash = lanczos(decoded, side)
     if decoded == length:
-        middle = squash[:, first : first + size].T
+        middle, gram = squash[:, first : first + size].T, squash @ squash.T
     else:
-        to_decoded = [sqrt(scale) * bilinear(scale * decoded, decoded) for scale in ORIGINALS]
-        to_shown = [sqrt(scale) * bilinear(scale * decoded, length, first, size) for scale in ORIGINALS]
-        squash = squash @ torch.cat(to_decoded, dim=1)
-        middle = torch.cat(to_shown, dim=1) @ squash.T
-    matrix = torch.linalg.solve(squash @ squash.T + RIDGE * torch.eye(side, dtype=torch.float64), middle.T).T
+        seen, shown = torch.zeros(decoded, decoded), torch.zeros(size, decoded)  # B B' and A B'
+        for scale in ORIGINALS:
+            original = scale * decoded
+            to_decoded = scale * bilinear(original, decoded).T
+            seen = seen + bilinear(original, decoded).to_sparse() @ to_decoded
+            shown = shown + bilinear(original, length, first, size).to_sparse() @ to_decoded
+        middle, gram = shown @ squash.T, squash.to_sparse() @ seen @ squash.T
+    matrix = torch.linalg.solve(gram + RIDGE * torch.eye(side, dtype=torch.float64), middle.T).T
     rows: Tensor = matrix / matrix.sum(dim=1, keepdim=True)
     return rows
 
