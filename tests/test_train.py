@@ -284,7 +284,7 @@ def test_collapse_gives_a_warning(tiny, tmp_path, monkeypatch):
         ({"k_max": 64}, "k_max must be at most the number of training images, 48, got 64"),
         ({"batch": 49}, "batch must be at most the number of training images"),
         ({"loss": "tripplet"}, "did you mean 'triplet'"),
-        ({"loss": "MultiSimilarity"}, "MultiSimilarityLoss"),
+        ({"loss": "MultiSimilarityLos"}, "MultiSimilarityLoss"),
         ({"loss": "margin", "loss_args": {"aplha": 1}}, "alpha"),
         ({"backbone": "resnet_50"}, "unknown backbone"),
         ({"data": "nowhere"}, "no dataset is called 'nowhere' and no folder of that name exists"),

@@ -12,6 +12,7 @@ from divconq.config import OptimisationConfig
 from divconq.distributed import average_gradients, gather, is_first, shard
 from divconq.distributed.collectives import own_randomness
 from divconq.losses import make_loss
+from divconq.losses.memory import Memory
 from divconq.masks import Masks
 from divconq.model import Embedder, SmallNet
 from divconq.objective import Objective
@@ -29,6 +30,7 @@ LOSSES = {
     "soft_triplet": {},
     "npairs": {},
     "proxy_anchor": {},
+    "multi_similarity, memory": {},
     "ProxyAnchorLoss": {},
     "ContrastiveLoss": {"miner": "MultiSimilarityMiner"},
 }
@@ -45,9 +47,9 @@ def make(loss):
     masks = Masks(DIM, k_max=4)
     masks.split_()
     nn.init.uniform_(masks.weight, 0.2, 1.5)
-    objective = Objective(
-        make_loss(loss, **LOSSES[loss], num_classes=CLASSES, dim=DIM), masks, overlap_weight=0.5
-    ).double()
+    name, _, memory = loss.partition(", ")
+    base = make_loss(name, **LOSSES[loss], num_classes=CLASSES, dim=DIM)
+    objective = Objective(base, masks, 0.5, Memory(17, DIM) if memory else None).double()
     adam = make_optimizer(model, lr=1e-4, weight_decay=1e-3)
     adam.add_param_group({"params": [*objective.parameters()], "lr": 1e-3, "weight_decay": 0.0})
     return model, objective, adam
