@@ -38,6 +38,7 @@ def files_of(folder):
     ("ranks", "change"),
     [
         (2, {"epochs": 3, "save_steps": 3}),
+        (2, {"epochs": 3, "trained": "head"}),
         (4, {"epochs": 2, "batch": 10, "val_classes": 3, "loss": "MultiSimilarityLoss", "cache": False}),
     ],
 )
