@@ -327,7 +327,7 @@ def test_a_line_that_is_not_the_record_of_an_epoch_is_refused(line):
 def job():
     """A run of a second, in the middle of its second epoch."""
     place = tempfile.mkdtemp()
-    config = TINY.replace(data=str(write_photos(Path(place, "photos"))), epochs=2)
+    config = TINY.replace(data=str(write_photos(Path(place, "photos"))), epochs=2, ema=0.9)
     recorder = Recorder(prepare(config), Path(place, "run"))
     made, f = recorder.job, torch.rand(12, 3, 16, 16)
     made.step()(f, made.train.labels[:12], 0)  # fills the moments of Adam

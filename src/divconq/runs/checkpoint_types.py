@@ -94,6 +94,14 @@ def _are_masks(value: object, prefix: str = "") -> bool:
     return shaped and count.dtype == torch.int64 and 1 <= int(count) <= len(weight)
 
 
+def _are_averages(value: object) -> bool:
+    """Return whether a value is a table of tensors, in which the averages of masks are a matrix."""
+    if not _are_tensors(value) or not isinstance(value, dict):
+        return False
+    masks = [average for name, average in value.items() if name == "masks.weight"]
+    return all(average.ndim == 2 and average.is_floating_point() for average in masks)
+
+
 def _is_algorithm(value: object) -> bool:
     """Return whether a value is the state of ``DivideAndConquer``: masks, loss, partition and epoch."""
     if not _are_masks(value, "objective.masks.") or not isinstance(value, dict):
@@ -131,7 +139,7 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "data": (lambda value: isinstance(value, str), "a string"),
     "model": TENSORS,
     "loss": TENSORS,
-    "averages": TENSORS,
+    "averages": (_are_averages, "a table of averages"),
     "masks": (_are_masks, "the masks and their count"),
     "partition": (_are_clusters, "a row of whole numbers"),
     "divide_and_conquer": (_is_algorithm, "the state of DivideAndConquer"),
