@@ -3,6 +3,7 @@
 import importlib
 import re
 import sys
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -33,6 +34,26 @@ def test_the_pages_are_what_the_results_say(tables: ModuleType, written: dict[Pa
     assert {path.name for path in tables.CUB.glob("*.md")} == {
         page.name for page in written if page.parent == tables.CUB
     }
+
+
+def texts(svg: bytes) -> list[str]:
+    return [
+        "".join(text.itertext())
+        for text in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
+    ]
+
+
+def test_the_figures_are_what_the_results_say(tables: ModuleType) -> None:
+    """Only their words and lines are compared: another version of matplotlib may place them elsewhere."""
+    drawn = tables.drawn()
+    assert {path.name for path in tables.CUB.glob("*.svg")} == {file.name for file in drawn}
+    for file, svg in drawn.items():
+        assert f"](cub/{file.name})" in (ROOT / "benchmarks" / "cub.md").read_text()
+        stored = file.read_bytes()
+        assert {*texts(svg)} == {*texts(stored)}, (
+            f"{file.name} is out of date: run benchmarks/result_tables.py"
+        )
+        assert svg.count(b"<use") == stored.count(b"<use")
 
 
 def test_no_result_is_without_a_table(tables: ModuleType) -> None:
