@@ -26,7 +26,7 @@ import speed_tables
 from divconq.evaluation.scores import title
 from divconq.experiments import brief, load_table, markdown, read_results, summary
 from divconq.experiments.figures import find_runs, overrides_of
-from divconq.experiments.render import figure_files
+from divconq.experiments.render import fewer_clusters_note, figure_files
 from divconq.experiments.results import Result
 from divconq.experiments.statistics import paired_difference
 
@@ -95,7 +95,7 @@ def short(name: str, results: list[Result]) -> list[str]:
     made = [f"{origin['runs']} by {origin['code']}" for origin in figures["origins"]]
     machines = {f"{origin['hardware']}, torch {origin['torch']}" for origin in figures["origins"]}
     about = f"`tables/{figures['table']}.yaml`, runs: {', '.join(made)}; {'; '.join(sorted(machines))}."
-    return [*table, "", about]
+    return [*table, "", " ".join([about, *fewer_clusters_note(figures["rows"], ["held_out"])])]
 
 
 def late(names: list[str], results: list[Result]) -> list[str]:

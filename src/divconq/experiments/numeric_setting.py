@@ -49,7 +49,7 @@ def _lines(
     shared = undivided if setting == "k_max" or setting in OF_DIVISION else []
     for name in (name for name in rows if name not in shared):
         groups.setdefault(_key(_relevant(rows[name], others)), []).append(name)
-    lines = []
+    lines: list[Line] = []
     for members in groups.values():
         own = _name(members, others, rows, list(groups.values()), titles)
         joined = [
