@@ -2,7 +2,8 @@
 
     python benchmarks/result_tables.py
 
-Each table of CUB200-2011 that has results gets a page in benchmarks/cub. In the other pages, the lines between
+Each table of CUB200-2011 that has results gets a page in benchmarks/cub, and a figure if its rows differ in one numeric
+setting. In the other pages, the lines between
 <!-- KIND WORDS --> and <!-- end of table --> are replaced:
 
     table NAME             the short form of tables/NAME.yaml
@@ -25,6 +26,7 @@ import speed_tables
 from divconq.evaluation.scores import title
 from divconq.experiments import brief, load_table, markdown, read_results, summary
 from divconq.experiments.figures import find_runs, overrides_of
+from divconq.experiments.render import fewer_clusters_note, figure_files
 from divconq.experiments.results import Result
 from divconq.experiments.statistics import paired_difference
 
@@ -53,6 +55,14 @@ def written() -> dict[Path, str]:
     for page in PAGES:
         pages[page] = PLACE.sub(filled, page.read_text())
     return pages
+
+
+def drawn() -> dict[Path, bytes]:
+    """Return every figure of results as SVG."""
+    results = read_results(CUB / "finished")
+    names = [path.stem for path in sorted(TABLES.glob("cub_*.yaml"))]
+    files = {name: figure_files(figures_of(name, results)) for name in names}
+    return {CUB / f"{name}.svg": kinds[".svg"] for name, kinds in files.items() if kinds}
 
 
 def lines(kind: str, words: list[str], results: list[Result]) -> list[str]:
@@ -85,7 +95,7 @@ def short(name: str, results: list[Result]) -> list[str]:
     made = [f"{origin['runs']} by {origin['code']}" for origin in figures["origins"]]
     machines = {f"{origin['hardware']}, torch {origin['torch']}" for origin in figures["origins"]}
     about = f"`tables/{figures['table']}.yaml`, runs: {', '.join(made)}; {'; '.join(sorted(machines))}."
-    return [*table, "", about]
+    return [*table, "", " ".join([about, *fewer_clusters_note(figures["rows"], ["held_out"])])]
 
 
 def late(names: list[str], results: list[Result]) -> list[str]:
@@ -123,3 +133,7 @@ if __name__ == "__main__":
         if not page.exists() or page.read_text() != text:
             page.write_text(text)
             print(page.relative_to(ROOT))
+    for file, svg in drawn().items():
+        if not file.exists() or file.read_bytes() != svg:
+            file.write_bytes(svg)
+            print(file.relative_to(ROOT))

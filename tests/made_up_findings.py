@@ -9,8 +9,9 @@ import torch
 from PIL import Image
 
 from divconq.analysis.chapters.clusters import Clusters, DivisionStep, SplitOver
+from divconq.analysis.chapters.consistency import Consistency
 from divconq.analysis.chapters.errors import Confused, Duplicate, Errors, Mislabelled, Worst
-from divconq.analysis.chapters.projection import Map
+from divconq.analysis.chapters.projection import Map, Plane
 from divconq.analysis.chapters.spaces import Geometry, Space
 from divconq.analysis.chapters.subspaces import Retrieval, Subspaces
 from divconq.analysis.chapters.training import Training
@@ -142,6 +143,10 @@ def clusters(k=4, names=FACTORS):
         galleries,
         split,
         factor_table(names, table) if names else None,
+        (
+            Consistency(1, "E = 2", 2, (4, 6, 8), (0.3, 0.4, 0.5), (0.6, 0.7, 0.65)),
+            Consistency(0, "E = 3", 3, (6, 9), (0.5, 0.55), (0.7, 0.75)),
+        ),
     )
 
 
@@ -192,7 +197,9 @@ def umap(points=600, classes=80):
     centres = random.normal(0, 5, (classes, 2))
     where = centres[labels] + random.normal(0, 0.5, (points, 2))
     splits = tuple("train" if i % 2 else "test" for i in range(points))
-    return Map(tuple(map(tuple, where.tolist())), tuple(labels.tolist()), splits, 3600)
+    here = tuple(map(tuple, where.tolist()))
+    runs = tuple(Plane(f"K_max = {k}", tuple((k * x, -y) for x, y in here)) for k in (1, 4, 32))
+    return Map(here, tuple(labels.tolist()), splits, 3600, "UMAP", runs)
 
 
 def errors():

@@ -4,14 +4,16 @@ import dataclasses
 import math
 import sys
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.decomposition import PCA
 
 from analysis.made_runs import PLAIN_UMAP, made_subject, nearest_by_hand
 from divconq.analysis import Division, subspace, subspace_hits
 from divconq.analysis.chapters.clusters import clusters_of, division_step, galleries, split_classes
-from divconq.analysis.chapters.projection import map_of
+from divconq.analysis.chapters.projection import map_of, principal_plane
 from divconq.analysis.chapters.spaces import geometry, space_of
 from divconq.analysis.chapters.subspaces import shown_spaces, subspaces_of
 from divconq.analysis.subject import sample
@@ -40,16 +42,34 @@ def check_retrievals(retrievals, spaces, labels, searched, searched_labels):
 # Map
 
 
-def test_without_umap(monkeypatch):
+def test_without_umap_the_map_is_a_projection_by_pca(monkeypatch):
     monkeypatch.setitem(sys.modules, "umap", None)
-    assert map_of(made_subject()) == ('There is no map: UMAP is not installed; pip install "divconq[umap]".')
+    subject = made_subject()
+    plane = map_of(subject)
+    assert plane.method == "PCA"
+    x = torch.cat(list(subject.x.values())).double().numpy()
+    wanted = PCA(2).fit_transform(x)
+    found = np.array(plane.points)
+    assert np.abs(found) == pytest.approx(np.abs(wanted), abs=1e-6)
+    assert plane == map_of(subject)
+
+
+@pytest.mark.parametrize("d", [1, 2, 5])
+def test_the_principal_plane_keeps_the_largest_variance(d):
+    x = torch.randn(30, d, generator=torch.Generator().manual_seed(d)) * torch.arange(1.0, d + 1)
+    plane = principal_plane(x)
+    assert plane.shape == (30, 2)
+    variances = torch.linalg.eigvalsh(
+        x.double().T.cov(correction=0) if d > 1 else x.double().var(correction=0)[None, None]
+    )
+    largest = [*variances.flip(0).tolist(), 0.0][:2]
+    assert plane.var(0, correction=0).tolist() == pytest.approx(largest, abs=1e-9)
+    assert torch.allclose(principal_plane(-x), -plane), "the sign follows the data"
 
 
 def test_a_map_of_too_few_images():
-    assert (
-        map_of(made_subject({"train": 4, "test": 3}))
-        == "There is no map: it needs at least 8 images, and there are 7."
-    )
+    assert map_of(made_subject({"train": 4, "test": 3})) is None
+    assert len(map_of(made_subject({"train": 4, "test": 4})).points) == 8
 
 
 def test_a_map_of_a_sample():

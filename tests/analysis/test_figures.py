@@ -9,7 +9,16 @@ import torch
 
 import made_up_findings as made_up
 from divconq.analysis.chapters import CHAPTERS
-from divconq.analysis.drawing import COLOURS, CSS_VARIABLES, INK, draw, inline, legend, new_figure
+from divconq.analysis.drawing import (
+    COLOURS,
+    CSS_VARIABLES,
+    INK,
+    draw,
+    inline,
+    legend,
+    new_figure,
+    run_colour,
+)
 from divconq.analysis.report.assemble import draw_figures
 from divconq.analysis.report.page import make_environment
 
@@ -23,6 +32,8 @@ UNTOUCHED = (
     "masks",
     "umap-classes",
     "umap-splits",
+    "umap-runs-classes",
+    "umap-runs-splits",
 )
 PLOTS = {name: (chapter.name, plot.draw) for chapter in CHAPTERS for name, plot in chapter.plots.items()}
 SVG = "{http://www.w3.org/2000/svg}"
@@ -166,3 +177,53 @@ def test_a_legend_needs_a_name_for_each_line():
 
     with pytest.raises(ValueError, match="zip"):
         draw(plot)
+
+
+def test_consistency_has_a_line_for_each_run_in_its_colour():
+    figure = plotted("consistency-nmi", made_up.full())
+    (axes,) = figure.axes
+    assert [list(line.get_xdata()) for line in axes.lines] == [[4, 6, 8], [6, 9]]
+    assert list(axes.lines[0].get_ydata()) == [0.3, 0.4, 0.5]
+    assert [line.get_color() for line in axes.lines] == [run_colour(1), run_colour(0)]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["E = 2", "E = 3"]
+    kept = plotted("consistency-kept", made_up.full()).axes[0]
+    assert list(kept.lines[0].get_ydata()) == pytest.approx([60, 70, 65])
+
+
+def test_one_run_has_no_figures_of_several(figures):
+    full = made_up.full()
+    alone = made_up.replaced(
+        full,
+        {
+            "clusters": dataclasses.replace(full.chapters["clusters"], consistency=()),
+            "map": dataclasses.replace(full.chapters["map"], runs=()),
+        },
+    )
+    several = {"consistency-nmi", "consistency-kept", "umap-runs-classes", "umap-runs-splits"}
+    assert several <= set(figures)
+    assert {name for name in several if plotted(name, alone) is not None} == set()
+
+
+@pytest.mark.parametrize(("runs", "grid"), [(2, (1, 2)), (3, (1, 3)), (4, (1, 4)), (6, (2, 3)), (7, (2, 4))])
+def test_maps_of_several_runs_have_the_same_colours_side_by_side(runs, grid):
+    full = made_up.full()
+    plane = full.chapters["map"]
+    planes = tuple(dataclasses.replace(plane.runs[0], name=f"K_max = {2**place}") for place in range(runs))
+    findings = made_up.replaced(full, {"map": dataclasses.replace(plane, runs=planes)})
+    for name, images in (("umap-runs-classes", plane.splits.count("train")), ("umap-runs-splits", 600)):
+        panels = plotted(name, findings).axes
+        assert [axes.get_title() for axes in panels] == [run.name for run in planes]
+        assert panels[0].get_subplotspec().get_gridspec().get_geometry() == grid
+        dots = [axes.collections[0] for axes in panels]
+        assert {len(each.get_offsets()) for each in dots} == {images}
+        assert all((each.get_facecolors() == dots[0].get_facecolors()).all() for each in dots)
+
+
+def test_a_map_by_pca_says_so():
+    full = made_up.full()
+    plane = dataclasses.replace(full.chapters["map"], method="PCA")
+    titles = [
+        plotted(name, made_up.replaced(full, {"map": plane})).get_suptitle()
+        for name in ("umap-classes", "umap-splits", "umap-runs-classes", "umap-runs-splits")
+    ]
+    assert [title.split()[0] for title in titles] == ["PCA"] * 4

@@ -26,6 +26,7 @@ NOTES = [
     "Time by phase",
     "NMI",
     "Images that kept their cluster",
+    "Consistency of several runs",
     "Sizes",
     "Factors of a cluster",
     "Split classes",

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from made_up_results import TABLE, result
 
-from divconq.analysis.drawing import SETTINGS
+from divconq.analysis.drawing import PAPER, SETTINGS
 from divconq.cli import main
 from divconq.experiments import load_table
-from divconq.experiments.curves_figure import curves_figure
+from divconq.experiments.curves import curves_figure
 from divconq.experiments.figures import summary
 from divconq.experiments.numeric_setting import curves_of
 from divconq.experiments.render import write_table
@@ -184,3 +184,15 @@ def test_the_files_are_written_and_rendered_again(tmp_path, capsys):
     main(["reproduce", str(TABLES / "cub_k.yaml"), "--out", str(tmp_path / "again"), "--render-only"])
     assert (tmp_path / "again" / "cub_k.svg").stat().st_size > 1000
     assert (tmp_path / "again" / "cub_k.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_points_with_fewer_clusters_than_k_max_are_hollow():
+    table = load_table(TABLES / "cub_e.yaml")
+    ks = {"e20": [1, 2], "margin": [1, 1]}
+    runs = [
+        result(row.name, 0, [70, 71], [70, 71], table=table, k=ks.get(row.name, [2, 4])) for row in table.rows
+    ]
+    figure = figure_of(table, runs)
+    hollow = figure.axes[0].lines[1]
+    assert (list(hollow.get_xdata()), hollow.get_markerfacecolor()) == ([20], PAPER)
+    assert shown(figure) == ["with division", "fewer clusters than k_max", "margin loss"]

@@ -3,6 +3,7 @@
 import importlib
 import re
 import sys
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -35,6 +36,26 @@ def test_the_pages_are_what_the_results_say(tables: ModuleType, written: dict[Pa
     }
 
 
+def texts(svg: bytes) -> list[str]:
+    return [
+        "".join(text.itertext())
+        for text in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
+    ]
+
+
+def test_the_figures_are_what_the_results_say(tables: ModuleType) -> None:
+    """Only their words and lines are compared: another version of matplotlib may place them elsewhere."""
+    drawn = tables.drawn()
+    assert {path.name for path in tables.CUB.glob("*.svg")} == {file.name for file in drawn}
+    for file, svg in drawn.items():
+        assert f"](cub/{file.name})" in (ROOT / "benchmarks" / "cub.md").read_text()
+        stored = file.read_bytes()
+        assert {*texts(svg)} == {*texts(stored)}, (
+            f"{file.name} is out of date: run benchmarks/result_tables.py"
+        )
+        assert svg.count(b"<use") == stored.count(b"<use")
+
+
 def test_no_result_is_without_a_table(tables: ModuleType) -> None:
     results = tables.read_results(tables.CUB / "finished")
     names = [path.stem for path in (ROOT / "tables").glob("cub_*.yaml")]
@@ -61,8 +82,8 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
 
 
 # Figures in the prose of cub.md that no table of the same section shows: the gain of fixed masks at the epochs
-# selected by R@1 on held-out classes, the mean gain of three losses, and the score in the authors' repository.
-NOT_IN_A_TABLE = {"+0.79", "-0.93", "+2.52", "+0.41", "67.39"}
+# selected by R@1 on held-out classes, and the score in the authors' repository.
+NOT_IN_A_TABLE = {"-0.93", "+2.52", "67.39"}
 
 
 def test_figures_in_the_prose_are_found_in_the_tables(tables: ModuleType, written: dict[Path, str]) -> None:

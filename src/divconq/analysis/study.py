@@ -147,9 +147,13 @@ def short_names(folders: Sequence[Path]) -> list[str]:
 def labels_by(values: Sequence[int], names: Sequence[str], symbol: str) -> list[str]:
     """Return a label for each run: its value of a setting, and its name if several runs have this value.
 
-    >>> labels_by([2, 4, 4], ["a", "b", "c"], "E")
-    ['E = 2', 'E = 4, b', 'E = 4, c']
+    If all runs have the same value, their names are enough.
+
+    >>> labels_by([2, 4, 4], ["a", "b", "c"], "E"), labels_by([4, 4], ["b", "c"], "E")
+    (['E = 2', 'E = 4, b', 'E = 4, c'], ['b', 'c'])
     """
+    if len(set(values)) == 1:
+        return list(names)
     return [
         f"{symbol} = {value}" + (f", {name}" if values.count(value) > 1 else "")
         for value, name in zip(values, names, strict=True)

@@ -49,13 +49,14 @@ def _lines(
     shared = undivided if setting == "k_max" or setting in OF_DIVISION else []
     for name in (name for name in rows if name not in shared):
         groups.setdefault(_key(_relevant(rows[name], others)), []).append(name)
-    lines: list[dict[str, Any]] = []
+    lines: list[Line] = []
     for members in groups.values():
         own = _name(members, others, rows, list(groups.values()), titles)
         joined = [
             name for name in shared if setting == "k_max" and _agree(rows[name], rows[members[0]], others)
         ]
         values = {name: rows[name][setting] for name in rows if name in (*joined, *members)}
+        own = own or ("measured" if setting == "k_max" else "with division")
         lines.append({"title": own, "rows": values, "level": False})
     if setting != "k_max":
         lines += [{"title": titles[name], "rows": {name: None}, "level": True} for name in shared]
@@ -87,7 +88,7 @@ def _name(
     if common := [part for part in parts[0] if all(part in other for other in parts)]:
         return ", ".join(common)
     differ = [name for name in others if len({_key(rows[group[0]].get(name)) for group in groups}) > 1]
-    return ", ".join(f"{name} {rows[members[0]].get(name)}" for name in differ) or "with division"
+    return ", ".join(f"{name} {rows[members[0]].get(name)}" for name in differ)
 
 
 def _values(line: Line) -> int:

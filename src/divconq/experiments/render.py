@@ -273,7 +273,7 @@ def figure_files(figures: Mapping[str, Any]) -> dict[str, bytes]:
     if figures["curves"] is None:
         return {}
     from divconq.analysis.drawing import draw
-    from divconq.experiments.curves_figure import curves_figure
+    from divconq.experiments.curves import curves_figure
 
     drawn = draw(lambda: curves_figure(figures))
     return {} if drawn is None else {".svg": drawn[0].encode(), ".png": drawn[1]}

@@ -4,7 +4,7 @@ import colorsys
 import dataclasses
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -141,7 +141,8 @@ def principal_plane(x: Float[Tensor, "m d"]) -> Float64[Tensor, "m 2"]:
     >>> principal_plane(torch.tensor([[0.0, 1.0, 5.0], [2.0, 1.0, 5.0], [4.0, 1.0, 5.0]])).tolist()
     [[-2.0, 0.0], [0.0, 0.0], [2.0, 0.0]]
     """
-    centred = (x - x.mean(0)).double().cpu()
+    exact = x.double().cpu()
+    centred = exact - exact.mean(0)
     _, axes = torch.linalg.eigh(centred.T @ centred)  # the largest last
     first = axes[:, -2:].flip(1)
     signs = first.gather(0, first.abs().argmax(0, keepdim=True)).sign()
@@ -149,8 +150,8 @@ def principal_plane(x: Float[Tensor, "m d"]) -> Float64[Tensor, "m 2"]:
     return torch.cat([plane, plane.new_zeros(len(x), 2 - plane.shape[1])], 1)
 
 
-def _as_points(projection: Iterable[Sequence[float]]) -> Points:
-    return tuple((float(across), float(up)) for across, up in projection)
+def _as_points(projection: Tensor | np.ndarray) -> Points:
+    return tuple((float(across), float(up)) for across, up in projection.tolist())
 
 
 def classes_figure(plane: Map) -> Figure | None:
@@ -193,11 +194,12 @@ def runs_figure(plane: Map, kind: Literal["classes", "splits"]) -> Figure | None
         _class_colour(plane.labels[i]) if kind == "classes" else COLOURS[plane.splits[i]] for i in places
     ]
     of = "training images, by class" if kind == "classes" else "training and test images"
-    columns = 2 if len(plane.runs) in (2, 4) else 3
-    rows = math.ceil(len(plane.runs) / columns)
+    count = len(plane.runs)
+    columns = 3 if count in (5, 6) else min(count, 4)
+    rows = math.ceil(count / columns)
     figure, panels = new_grid(
         f"{plane.method} of the same {len(places):,} {of}",
-        len(plane.runs),
+        count,
         columns,
         height=0.4 + rows * 7 / columns,
     )

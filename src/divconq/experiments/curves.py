@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from divconq.analysis.drawing import COLOURS, INK, QUIET, WIDE, Axes, Figure, legend, new_grid
+from divconq.analysis.drawing import COLOURS, INK, PAPER, QUIET, WIDE, Axes, Figure, legend, new_grid
 from divconq.evaluation.scores import title
 from divconq.experiments.figures import SELECTIONS
 
@@ -14,7 +14,7 @@ WORDS = {
 }
 PANELS = 2  # metrics
 LOWEST_SPAN = 4.0  # points on the y axis, so that noise does not look like an effect
-PAPER = (0, (1, 1.2))  # dashes of the paper's scores
+DOTTED = (0, (1, 1.2))  # the paper's scores
 
 Figures = Mapping[str, Any]
 
@@ -22,9 +22,9 @@ Figures = Mapping[str, Any]
 def curves_figure(figures: Figures) -> Figure | None:
     """Draw the first two metrics over the setting, one line for each entry of ``figures["curves"]["lines"]``.
 
-    A line is the mean over the seeds, its band the standard deviation; the paper's scores are thin dotted lines. The
-    epoch is the one selected on held-out classes, or the last one if no classes are held out. Return None if the table
-    has no such setting, or no results yet.
+    A line is the mean over the seeds, its band the standard deviation; the paper's scores are thin dotted lines. Hollow
+    points were selected with fewer clusters than k_max. The epoch is the one selected on held-out classes, or the last
+    one if no classes are held out. Return None if the table has no such setting, or no results yet.
     """
     curves = figures["curves"]
     if curves is None or not any(row["runs"] for row in figures["rows"]):
@@ -79,13 +79,18 @@ def _draw(
         xs, means, deviations = zip(*points, strict=True)
         (handle,) = axes.plot(xs, means, color=colour, marker="o", markersize=3.5)
         handles[line["title"]] = handle
+        early = [row for row in line["rows"] if scores[row] and rows[row]["fewer_clusters"][selection]]
+        if early:
+            places = [line["rows"][row] for row in early], [scores[row]["mean"] for row in early]
+            (handle,) = axes.plot(*places, "o", markersize=3.5, color=colour, markerfacecolor=PAPER, zorder=3)
+            handles["fewer clusters than k_max"] = handle
         low, high = ([m + s * d for m, d in zip(means, deviations, strict=True)] for s in (-1, 1))
         axes.fill_between(xs, low, high, color=colour, alpha=0.15, linewidth=0)
     if paper and line["level"]:
-        handles["the paper"] = axes.axhline(paper[0][1], color=colour, linewidth=0.8, linestyle=PAPER)
+        handles["the paper"] = axes.axhline(paper[0][1], color=colour, linewidth=0.8, linestyle=DOTTED)
     elif paper:
         xs, scores_of_paper = zip(*paper, strict=True)
-        style = {"linewidth": 0.8, "linestyle": PAPER, "marker": ".", "markersize": 3}
+        style = {"linewidth": 0.8, "linestyle": DOTTED, "marker": ".", "markersize": 3}
         (handles["the paper"],) = axes.plot(xs, scores_of_paper, color=colour, **style)
 
 
