@@ -1,7 +1,7 @@
 """Learned masks on the built-in dataset: dead entries, overlap and R@1 of every activation.
 
     python benchmarks/masks.py run --out benchmarks/results/masks.jsonl             # about a minute a run on one core
-    python benchmarks/masks.py run --out FILE --old CHECKOUT/src --old-commit 6753db7   # runs of the row "old"
+    python benchmarks/masks.py run --out FILE --old CHECKOUT/src --commit 6753db7   # runs of the row "old"
     python benchmarks/masks.py table benchmarks/results/masks.jsonl                 # prints Markdown
 
 The row "old" is the code before masks rested while K = 1. Settings are selected on ``demo:1`` (other species) and
@@ -40,7 +40,7 @@ def main() -> None:
     run_parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     run_parser.add_argument("--parallel", type=int, default=2)
     run_parser.add_argument("--old", type=Path, default=None)
-    run_parser.add_argument("--old-commit", default="")
+    run_parser.add_argument("--commit", default=None)
     table_parser = commands.add_parser("table")
     table_parser.add_argument("file", type=Path)
     arguments = parser.parse_args()
@@ -57,7 +57,7 @@ def main() -> None:
         if (data, row, *setting, seed) not in done
     ]
     origin = {
-        "commit": arguments.old_commit or code_version(None),
+        "commit": code_version(arguments.commit),
         "hardware": f"{hardware('cpu')}, torch {torch.__version__}",
     }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
