@@ -13,9 +13,10 @@ from torch import nn
 
 from divconq import DivideAndConquer
 from divconq.config import Config
-from divconq.losses import NPairsLoss
+from divconq.losses import NPairsLoss, make_loss
 from divconq.masks import MASK_ACTIVATIONS, Masks
 from divconq.model import Embedder, SmallNet
+from divconq.objective import Objective
 from divconq.training.optimizer import make_optimizer
 from divconq.training.step import TrainingStep
 
@@ -158,6 +159,38 @@ def test_a_new_activation_is_one_line_of_the_table(monkeypatch):
     monkeypatch.setitem(MASK_ACTIVATIONS, "square", MaskActivation(square))
     assert Config.of(mask_activation="square").masks.activation == "square"
     assert split_masks("square").conquer().tolist() == [2.0] * 4
+
+
+def gradient_at_zero(name, loss, overlap_weight):
+    """The gradient of an entry of the first of two masks that is at 0, and of one that is not."""
+    torch.manual_seed(0)
+    f, labels = torch.randn(24, 8).double(), torch.arange(24) // 4
+    masks = split_masks(name, dim=8, k_max=2).double()
+    with torch.no_grad():
+        masks.weight.uniform_(0.5, 1.5)
+        masks.weight[0, 2] = 0
+    objective = Objective(loss.double(), masks, overlap_weight)
+    objective(f, labels, 0).backward()
+    return masks.weight.grad[0, 2].item(), masks.weight.grad[0, 3].item()
+
+
+@pytest.mark.parametrize("name", ["relu", "projected", "straight_through"])
+@pytest.mark.parametrize("loss", ["margin", "triplet", "soft_triplet", "npairs"])
+def test_at_zero_the_losses_have_no_gradient_and_the_overlap_a_positive_one(name, loss):
+    """Inner products depend on the square of the mask, so an entry at 0 does not come back, whatever the activation."""
+    base = make_loss(loss, num_classes=6, dim=8)
+    at_zero, elsewhere = gradient_at_zero(name, base, overlap_weight=0.0)
+    assert at_zero == pytest.approx(0, abs=1e-14)
+    assert abs(elsewhere) > 1e-6
+    with_overlap, _ = gradient_at_zero(name, base, overlap_weight=1.0)
+    assert (with_overlap > 1e-3) == (name != "relu")
+
+
+@pytest.mark.parametrize("name", ["projected", "straight_through", "relu"])
+def test_a_loss_with_proxies_has_a_gradient_at_zero(name):
+    pytest.importorskip("pytorch_metric_learning")
+    at_zero, _ = gradient_at_zero(name, make_loss("ProxyAnchorLoss", num_classes=6, dim=8), 0.0)
+    assert (abs(at_zero) > 1e-3) == (name != "relu")
 
 
 # Projection inside the step
