@@ -1,7 +1,7 @@
 """Learned masks on the built-in dataset: dead entries, overlap and R@1 of every activation.
 
     python benchmarks/masks.py run --out benchmarks/results/masks.jsonl             # about a minute a run on one core
-    python benchmarks/masks.py run --out FILE --old CHECKOUT/src --old-commit 6753db7   # runs of the row "old"
+    python benchmarks/masks.py run --out FILE --old CHECKOUT/src --commit 6753db7   # runs of the row "old"
     python benchmarks/masks.py table benchmarks/results/masks.jsonl                 # prints Markdown
 
 The row "old" is the code before masks rested while K = 1. Settings are selected on ``demo:1`` (other species) and
@@ -40,7 +40,7 @@ def main() -> None:
     run_parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     run_parser.add_argument("--parallel", type=int, default=2)
     run_parser.add_argument("--old", type=Path, default=None)
-    run_parser.add_argument("--old-commit", default="")
+    run_parser.add_argument("--commit", default=None)
     table_parser = commands.add_parser("table")
     table_parser.add_argument("file", type=Path)
     arguments = parser.parse_args()
@@ -57,7 +57,7 @@ def main() -> None:
         if (data, row, *setting, seed) not in done
     ]
     origin = {
-        "commit": arguments.old_commit or code_version(None),
+        "commit": code_version(arguments.commit),
         "hardware": f"{hardware('cpu')}, torch {torch.__version__}",
     }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
@@ -83,11 +83,12 @@ def train(job: dict, old: Path | None) -> dict:
         command += ["--no-nmi", "--eval-every", "60", *flags]
         subprocess.run(command, check=True, capture_output=True, env=environment)
         records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        dead = dead_at_divisions(run)
+        dead, lost = dead_at_divisions(run)
     last = records[-1]
     return {
         "flags": flags,
         "dead": dead,
+        "lost": lost,
         "dead_masks": [round(record["dead_masks"], 4) for record in records if "dead_masks" in record],
         "overlap": [round(record["overlap"], 4) for record in records],
         "last": {name: last[name] for name in ("epoch", "k", "recall@1", "map@r", "train_recall@1")},
@@ -95,22 +96,37 @@ def train(job: dict, old: Path | None) -> dict:
     }
 
 
-def dead_at_divisions(run: Path) -> dict[int, float]:
-    """Return the share of dead entries at each division and at the end, from the masks in the run folder."""
+def dead_at_divisions(run: Path) -> tuple[dict[int, float], dict[int, float]]:
+    """Return the shares of dead entries, and of dimensions that are dead in every mask, by epoch.
+
+    The epochs are those of the divisions and the last one. The masks are those of the run folder.
+    """
     from divconq.analysis.run_record import read_run
 
     record = read_run(run)
     masks = {division.epoch: division.masks for division in record.divisions}
     masks |= {len(record.metrics): record.snapshot("last").masks}
-    return {
-        epoch: round(float((mask <= DEAD * mask.amax(1, keepdim=True)).double().mean()), 4)
-        for epoch, mask in masks.items()
-    }
+    dead = {epoch: mask <= DEAD * mask.amax(1, keepdim=True) for epoch, mask in masks.items()}
+    return (
+        {epoch: round(float(entries.double().mean()), 4) for epoch, entries in dead.items()},
+        {epoch: round(float(entries.all(0).double().mean()), 4) for epoch, entries in dead.items()},
+    )
 
 
 def table(results: list[dict]) -> list[str]:
     """Return the lines of the table in Markdown, and where its runs were made."""
-    head = ["data", "lr x", "noise", "masks", "dead, epoch 30", "dead, last", "overlap, last", "R@1", "MAP@R"]
+    head = [
+        "data",
+        "lr x",
+        "noise",
+        "masks",
+        "dead, epoch 20",
+        "dead, last",
+        "lost, last",
+        "overlap, last",
+        "R@1",
+        "MAP@R",
+    ]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     kinds = sorted({tuple(run[name] for name in KEY[:4]) for run in results}, key=order)
     for data, row, lr_scale, noise in kinds:
@@ -118,8 +134,9 @@ def table(results: list[dict]) -> list[str]:
             run for run in results if tuple(run[name] for name in KEY[:4]) == (data, row, lr_scale, noise)
         ]
         columns = [
-            [100 * run["dead"]["30"] for run in runs],
+            [100 * run["dead"]["20"] for run in runs],
             [100 * run["dead"]["60"] for run in runs],
+            [100 * run["lost"]["60"] for run in runs],
             [run["overlap"][-1] for run in runs],
             [100 * run["last"]["recall@1"] for run in runs],
             [100 * run["last"]["map@r"] for run in runs],

@@ -10,6 +10,7 @@ import made_up_findings as made_up
 from divconq.analysis import write_report
 from divconq.analysis.chapters import CHAPTERS
 from divconq.analysis.chapters.factors import WEAK
+from divconq.analysis.chapters.training import TRAINING
 from divconq.analysis.report.page import render_page, summarise
 
 SECTIONS = [*(chapter.name for chapter in CHAPTERS), "missing"]
@@ -236,6 +237,27 @@ def test_the_summary_states_the_numbers():
     assert "For 61 queries the sum is right although most subspaces are wrong; for 9 it" in said["Subspaces"]
     assert "40 of 128 principal components hold 95% of the variance" in said["The space"]
     assert "2 images whose neighbours agree on another class and 2 pairs of near-duplicates" in said["Errors"]
+
+
+def test_the_summary_states_the_dead_entries_of_the_masks():
+    run = made_up.training()
+    dead = "At epoch 12, 10.0% of the entries of the learned masks are dead, and the mean cosine of two masks is 0.90."
+    assert dead in summarise(made_up.full())["Training"]
+    old = {name: curve for name, curve in run.curves.items() if name != "dead_masks"}
+    before = made_up.replaced(made_up.full(), {"training": (dataclasses.replace(run, curves=old),)})
+    assert "dead" not in " ".join(summarise(before)["Training"])
+
+
+def test_a_log_of_an_older_version_has_no_dead_entries_to_draw():
+    run, plots = made_up.training(), TRAINING.plots
+    without = {name: curve for name, curve in run.curves.items() if name != "dead_masks"}
+    old = (dataclasses.replace(run, curves=without),)
+    assert plots["dead-masks"].draw((run,)) is not None
+    assert plots["dead-masks"].draw(old) is None
+    assert plots["overlap"].draw(old) is not None
+    steps = run.curves["overlap"][0]
+    fixed = dataclasses.replace(run, curves=without | {"overlap": (steps, (0.0,) * len(steps))})
+    assert plots["overlap"].draw((fixed,)) is None, "masks that are not trained have no overlap to show"
 
 
 def test_the_summary_states_a_loss_of_the_sum():

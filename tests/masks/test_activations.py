@@ -1,9 +1,6 @@
 """Each activation against a slow twin that computes one entry at a time, and what it does with an entry at 0."""
 
-import copy
-import io
 import math
-import pickle
 
 import pytest
 import torch
@@ -11,13 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from divconq import DivideAndConquer
 from divconq.config import Config
-from divconq.losses import NPairsLoss
+from divconq.losses import make_loss
 from divconq.masks import MASK_ACTIVATIONS, Masks
-from divconq.model import Embedder, SmallNet
-from divconq.training.optimizer import make_optimizer
-from divconq.training.step import TrainingStep
+from divconq.objective import Objective
 
 NAMES = list(MASK_ACTIVATIONS)
 COMES_BACK = {"relu": False, "projected": True, "softplus": True, "straight_through": True}
@@ -160,116 +154,33 @@ def test_a_new_activation_is_one_line_of_the_table(monkeypatch):
     assert split_masks("square").conquer().tolist() == [2.0] * 4
 
 
-# Projection inside the step
-
-
-def own_loop(activation="projected"):
-    """An algorithm with K = 2 whose masks fall below 0 in a step of its optimiser."""
+def gradient_at_zero(name, loss, overlap_weight):
+    """The gradient of an entry of the first of two masks that is at 0, and of one that is not."""
     torch.manual_seed(0)
-    model = nn.Linear(6, 4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    dc = DivideAndConquer(
-        lambda z, y: z.sum(),
-        torch.arange(16) % 4,
-        optimizer,
-        dim=4,
-        batch=4,
-        k_max=2,
-        division="random",
-        mask_activation=activation,
-        mask_lr=10.0,
-    )
-    dc.divide(None, epoch=0)
-    return model, optimizer, dc
-
-
-def lowest_after_a_step(optimizer, dc):
-    optimizer.zero_grad()
-    dc.masks.active().sum().backward()  # a gradient of 1 at a rate of 10
-    optimizer.step()
-    return dc.masks.weight[:2].min().item()
-
-
-def test_the_optimiser_projects_in_a_loop_of_ones_own():
-    _, optimizer, dc = own_loop()
-    assert lowest_after_a_step(optimizer, dc) == 0
-    _, optimizer, dc = own_loop("straight_through")
-    assert lowest_after_a_step(optimizer, dc) == -9
-
-
-def test_the_projection_survives_copies_and_states():
-    _, optimizer, dc = own_loop()
-    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    dc.load_state_dict(copy.deepcopy(dc.state_dict()))
-    copied = copy.deepcopy(dc)
-    assert copied.optimizer is not optimizer
-    assert lowest_after_a_step(copied.optimizer, copied) == 0
-    assert dc.masks.active().min() == 1, "the copy trains its own masks"
-    assert lowest_after_a_step(optimizer, dc) == 0
-    model, optimizer, dc = own_loop()
-    dc.objective.loss = NPairsLoss()  # a lambda cannot be pickled
-    file = io.BytesIO(pickle.dumps((model, optimizer, dc)))
-    _, optimizer, dc = pickle.load(file)
-    assert lowest_after_a_step(optimizer, dc) == 0
-
-
-def test_the_state_of_an_optimiser_is_the_same_with_a_projection():
-    states = [own_loop(name)[1].state_dict() for name in ("projected", "relu")]
-    assert states[0] == states[1]
-
-
-def test_without_an_optimiser_one_projects_oneself():
-    dc = DivideAndConquer(NPairsLoss(), torch.arange(8) % 2, dim=4, batch=4, mask_activation="projected")
-    dc.masks.split_()
+    f, labels = torch.randn(24, 8).double(), torch.arange(24) // 4
+    masks = split_masks(name, dim=8, k_max=2).double()
     with torch.no_grad():
-        dc.masks.weight.fill_(-1)
-    dc.masks.project_()
-    assert not dc.masks.weight.any()
+        masks.weight.uniform_(0.5, 1.5)
+        masks.weight[0, 2] = 0
+    objective = Objective(loss.double(), masks, overlap_weight)
+    objective(f, labels, 0).backward()
+    return masks.weight.grad[0, 2].item(), masks.weight.grad[0, 3].item()
 
 
-def training_step(device="cpu", fast=False):
-    """A step whose masks are all driven below 0 at once."""
-    torch.manual_seed(0)
-    model = Embedder(SmallNet(), SmallNet.num_features, 4, dropout=0.0).to(device).train()
-    optimizer = make_optimizer(model, lr=1e-4, weight_decay=0.0)
-    dc = DivideAndConquer(
-        NPairsLoss(),
-        torch.arange(24) % 4,
-        optimizer,
-        dim=4,
-        batch=12,
-        k_max=2,
-        division="random",
-        mask_activation="projected",
-        mask_lr=0.3,
-    )
-    dc.divide(None, epoch=0)
-    return dc, TrainingStep(model, dc.objective, optimizer, fast=fast)
+@pytest.mark.parametrize("name", ["relu", "projected", "straight_through"])
+@pytest.mark.parametrize("loss", ["margin", "triplet", "soft_triplet", "npairs"])
+def test_at_zero_the_losses_have_no_gradient_and_the_overlap_a_positive_one(name, loss):
+    """Inner products depend on the square of the mask, so an entry at 0 does not come back, whatever the activation."""
+    base = make_loss(loss, num_classes=6, dim=8)
+    at_zero, elsewhere = gradient_at_zero(name, base, overlap_weight=0.0)
+    assert at_zero == pytest.approx(0, abs=1e-14)
+    assert abs(elsewhere) > 1e-6
+    with_overlap, _ = gradient_at_zero(name, base, overlap_weight=1.0)
+    assert (with_overlap > 1e-3) == (name != "relu")
 
 
-def masks_after_steps(dc, step, count=8):
-    """Return the parameters of the masks after each step; at this rate some fall below 0 without a projection."""
-    seen = []
-    for i in range(count):
-        draw = torch.Generator().manual_seed(i)
-        x, labels = torch.rand(12, 3, 32, 32, generator=draw), torch.arange(12) // 3
-        cluster = torch.tensor(i % 2).to(step.device)
-        step(x.to(step.device), labels.to(step.device), cluster)
-        seen.append(dc.masks.weight.detach().cpu().clone())
-    return torch.stack(seen)
-
-
-def test_the_projection_is_part_of_the_training_step():
-    seen = masks_after_steps(*training_step())
-    assert seen.min() == 0, "some entries were set to 0, and none is below"
-
-
-@pytest.mark.gpu
-@pytest.mark.filterwarnings("error:the step cannot be captured")
-def test_a_cuda_graph_of_the_step_holds_the_projection():
-    plain, captured = training_step("cuda"), training_step("cuda", fast=True)
-    expected, seen = masks_after_steps(*plain), masks_after_steps(*captured)
-    assert captured[1].way == "whole"
-    assert all(one.graph is not None for one in captured[1].captured.values())
-    assert seen.min() == 0
-    torch.testing.assert_close(seen, expected, rtol=1e-3, atol=1e-3)
+@pytest.mark.parametrize("name", ["projected", "straight_through", "relu"])
+def test_a_loss_with_proxies_has_a_gradient_at_zero(name):
+    pytest.importorskip("pytorch_metric_learning")
+    at_zero, _ = gradient_at_zero(name, make_loss("ProxyAnchorLoss", num_classes=6, dim=8), 0.0)
+    assert (abs(at_zero) > 1e-3) == (name != "relu")

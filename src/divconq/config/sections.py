@@ -176,7 +176,7 @@ class MasksConfig(Section):
     activation: Annotated[
         str, one_of(MASK_ACTIVATIONS), arg(name="mask_activation", metavar=metavar(MASK_ACTIVATIONS))
     ] = "relu"
-    """Non-negative learned masks: relu, as in the paper; with the others, an entry at 0 can come back."""
+    """What keeps learned masks at 0 or above; relu is that of the paper, with softplus no entry reaches 0."""
     overlap_weight: NonNegative = 1.0
     """Weight of the overlap of the masks in the loss [lambda]."""
     lr_scale: Annotated[NonNegative, arg(name="mask_lr_scale")] = 100.0

@@ -1,6 +1,7 @@
 """Masks that are their parameter, kept at 0 or above by a projection after every step of the optimiser.
 
-The gradient is not cut at 0, so an entry can come back (projected gradient descent).
+The gradient is not cut at 0 (projected gradient descent), so an entry comes back if its gradient is below 0. See
+``divconq.masks.activations`` for the losses of which it is never below 0.
 """
 
 from jaxtyping import Float

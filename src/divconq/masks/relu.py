@@ -1,4 +1,4 @@
-"""The paper's masks: relu(s). An entry below 0 gets no gradient, so it stays at 0."""
+"""The paper's masks: relu(s). An entry at 0 gets no gradient, so it stays at 0."""
 
 from jaxtyping import Float
 from torch import Tensor

@@ -1,4 +1,7 @@
-"""Masks softplus(s) = log(1 + exp(s)). They are always above 0, and so is their gradient."""
+"""Masks softplus(s) = log(1 + exp(s)). An entry is always above 0, so it always has a gradient.
+
+Weight decay pulls s to 0, and therefore the mask to log 2.
+"""
 
 import torch
 import torch.nn.functional as F

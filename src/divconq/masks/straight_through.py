@@ -1,6 +1,7 @@
 """Masks relu(s) with the gradient of s (straight-through estimator, Bengio et al., 2013, arXiv:1308.3432).
 
-The gradient is not cut at 0, so an entry can come back.
+The gradient is not cut at 0, so an entry comes back if its gradient is below 0. See ``divconq.masks.activations``
+for the losses of which it is never below 0.
 """
 
 from jaxtyping import Float

@@ -25,9 +25,8 @@ class Masks(nn.Module):
     whole. All ``k_max`` rows exist from the start, so shapes never change.
 
     ``activation`` is one of ``MASK_ACTIVATIONS``. It gives a learned mask m_i from its parameter s_i: ``relu(s_i)`` as
-    in the paper, where an entry below 0 stays at 0; s_i itself, ``projected`` to 0 or above after every step
-    (``project_``); ``softplus(s_i)``; or relu with the gradient of s_i (``straight_through``). While K = 1, the mask
-    is ones, whatever its parameter.
+    in the paper; s_i itself, ``projected`` to 0 or above after every step (``project_``); ``softplus(s_i)``; or relu
+    with the gradient of s_i (``straight_through``). While K = 1, the mask is ones, whatever its parameter.
 
     >>> masks = Masks(dim=4, k_max=2, kind="fixed")
     >>> masks.split_()
@@ -108,6 +107,8 @@ class Masks(nn.Module):
     @torch.no_grad()
     def dead(self) -> Float[Tensor, ""]:
         """Return the share of dead entries of the masks in use: at most 1 % of the largest entry of their mask.
+
+        Of K disjoint masks that use every dimension, 1 - 1/K of the entries are dead.
 
         >>> masks = Masks(dim=4, k_max=2, kind="fixed"); masks.split_(); masks.dead().item()
         0.5
