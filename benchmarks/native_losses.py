@@ -57,7 +57,9 @@ def main() -> None:
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     for name, settings in LOSSES.items():
         result = run(name, base.replace(**settings), arguments.commit)
-        print(f"{name}: {result['images_per_s']:.0f} images/s, R@1 {100 * result['recall@1']:.2f}", flush=True)
+        print(
+            f"{name}: {result['images_per_s']:.0f} images/s, R@1 {100 * result['recall@1']:.2f}", flush=True
+        )
         with arguments.out.open("a") as file:
             file.write(json.dumps(result) + "\n")
 

@@ -133,7 +133,7 @@ def _train(config: Config, out: Path, *, resume: bool, loggers: list[str], **opt
             1,
         )
     if is_first_process():
-        print(summary(records, config.best_by, config.division.k_max, out))
+        print(summary(records, config.best_by, config.max_clusters, out))
     if stop.wished:
         fail(f"stopped; the run in {out} is complete", exit_code(stop.stopped()))
 

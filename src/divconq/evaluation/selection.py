@@ -1,7 +1,8 @@
 """Selection of the best epoch: the most clusters first, then the score."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 Rank = tuple[float, float]  # number of clusters and score: compared in this order
 LOWEST: Rank = (0, -math.inf)
@@ -37,6 +38,15 @@ def best_epoch(scores: Sequence[float | None], ks: Sequence[float | None] = ()) 
         if score is not None
     ]
     return -max(ranks)[1] if ranks else None
+
+
+def clusters_wanted(settings: Mapping[str, Any]) -> int:
+    """Return the number of clusters that the settings of a run ask for: ``k_max``, or 1 with the head ``clml``.
+
+    >>> clusters_wanted({"k_max": 4, "head": "linear"}), clusters_wanted({"k_max": 4, "head": "clml"})
+    (4, 1)
+    """
+    return 1 if settings.get("head") == "clml" else int(settings.get("k_max", 1))
 
 
 def fewer_clusters(k: float | None, k_max: int) -> str:

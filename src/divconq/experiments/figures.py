@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from divconq.config import BEST_BY
-from divconq.evaluation.selection import best_epoch, fewer_clusters
+from divconq.evaluation.selection import best_epoch, clusters_wanted, fewer_clusters
 from divconq.experiments.numeric_setting import curves_of
 from divconq.experiments.results import Result
 from divconq.experiments.settings import agree
@@ -71,10 +71,9 @@ def selected_epoch(result: Result, selection: str) -> int | None:
 def selected_early(result: Result, selection: str) -> str:
     """Return "K = 2 of 4" if the selected epoch has fewer clusters than asked for, else ""."""
     position, ks = selected_epoch(result, selection), result.metrics.get("k", [])
-    k_max = result.settings.get("k_max")
-    if position is None or not ks or not isinstance(k_max, int):
+    if position is None or not ks or not isinstance(result.settings.get("k_max"), int):
         return ""
-    return fewer_clusters(ks[position], k_max)
+    return fewer_clusters(ks[position], clusters_wanted(result.settings))
 
 
 def summary(table: Table, results: Sequence[Result], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from divconq.analysis.study import Study
 from divconq.analysis.words import difference, percent
 from divconq.config import plain_settings
 from divconq.evaluation.scores import is_score, title
-from divconq.evaluation.selection import best_epoch, fewer_clusters
+from divconq.evaluation.selection import best_epoch, clusters_wanted, fewer_clusters
 
 Curve: TypeAlias = tuple[tuple[int, ...], tuple[float, ...]]  # epochs, values
 
@@ -72,7 +72,7 @@ class Training:
         best = best_epoch(values, [ks.get(epoch) for epoch in epochs])
         if best is None:
             return None
-        fewer = fewer_clusters(ks.get(epochs[best]), int(self.config.get("k_max", 1)))
+        fewer = fewer_clusters(ks.get(epochs[best]), clusters_wanted(self.config))
         return Score(values[-1], epochs[best], values[best], fewer)
 
 
