@@ -13,6 +13,7 @@ setting. In the other pages, the lines between
     frozen rates           the same at the best learning rates
     demo                   results of demo.py
     speed NAME             a function of speed_tables.py
+    switch NAME            a function of switch_tables.py
 """
 
 import re
@@ -22,6 +23,7 @@ from statistics import mean
 import demo
 import near_and_far
 import speed_tables
+import switch_tables
 
 from divconq.evaluation.scores import title
 from divconq.experiments import brief, load_table, markdown, read_results, summary
@@ -33,16 +35,21 @@ from divconq.experiments.statistics import paired_difference
 ROOT = Path(__file__).parent.parent
 BENCHMARKS, TABLES = ROOT / "benchmarks", ROOT / "tables"
 CUB = BENCHMARKS / "cub"
-PAGES = (ROOT / "README.md", *(BENCHMARKS / f"{name}.md" for name in ("cub", "demo", "speed")))
+PAGES = (ROOT / "README.md", *(BENCHMARKS / f"{name}.md" for name in ("cub", "demo", "speed", "switches")))
 PLACE = re.compile(
-    r"(<!-- (table|late|frozen|demo|speed) ?([\w@: -]*?) -->\n).*?(<!-- end of table -->)", re.DOTALL
+    r"(<!-- (table|late|frozen|demo|speed|switch) ?([\w@: -]*?) -->\n).*?(<!-- end of table -->)", re.DOTALL
 )
 SCORES = ("recall@1", "map@r", "val_map@r")
 
 
+def finished() -> list[Result]:
+    """Return the results of all tables."""
+    return [*read_results(CUB / "finished"), *read_results(BENCHMARKS / "finished")]
+
+
 def written() -> dict[Path, str]:
     """Return the text of every page that has tables of results."""
-    results = read_results(CUB / "finished")
+    results = finished()
     pages = {}
     for path in sorted(TABLES.glob("cub_*.yaml")):
         figures = figures_of(path.stem, results)
@@ -59,7 +66,7 @@ def written() -> dict[Path, str]:
 
 def drawn() -> dict[Path, bytes]:
     """Return every figure of results as SVG."""
-    results = read_results(CUB / "finished")
+    results = finished()
     names = [path.stem for path in sorted(TABLES.glob("cub_*.yaml"))]
     files = {name: figure_files(figures_of(name, results)) for name in names}
     return {CUB / f"{name}.svg": kinds[".svg"] for name, kinds in files.items() if kinds}
@@ -75,6 +82,8 @@ def lines(kind: str, words: list[str], results: list[Result]) -> list[str]:
         return demo.table(speed_tables.read_lines("demo"))
     if kind == "speed":
         return speed_tables.TABLES[words[0]]()
+    if kind == "switch":
+        return switch_tables.TABLES[words[0]](results)
     _, *runs = speed_tables.read_lines("near_and_far")
     return near_and_far.selected_rates(runs) if words == ["rates"] else near_and_far.table(runs, *words)
 
