@@ -156,7 +156,7 @@ def order(kind: tuple) -> tuple:
 
 def spread(values: list[float]) -> str:
     found = summarise(values)
-    return f"{found.mean:.2f} ± {found.deviation:.2f}"
+    return f"{found.mean:.2f}" + ("" if found.deviation is None else f" ± {found.deviation:.2f}")
 
 
 if __name__ == "__main__":
