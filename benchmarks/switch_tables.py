@@ -6,7 +6,6 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import masks as learned_masks
-
 from divconq.evaluation.selection import best_epoch
 from divconq.experiments.results import Result, read_result_file
 
