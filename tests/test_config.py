@@ -118,6 +118,8 @@ MESSAGES = [
     (
         {"class_sampling": "classes"},
         "class_sampling must be images without per_class, got 'classes'; set --per-class, for example to 2, or",
+    ),
+    (
         {"warmup_epochs": 4, "epochs": 4},
         "warmup_epochs must be below epochs = 4, got 4.0; lower --warmup-epochs or raise --epochs",
     ),

@@ -137,6 +137,7 @@ def test_tables_with_and_without_a_figure():
         "cub_dim": "dim",
         "cub_e": "divide_every",
         "cub_k": "k_max",
+        "demo_margin": "beta",
         "sop_dim": "dim",
         "sop_e": "divide_every",
         "sop_k": "k_max",

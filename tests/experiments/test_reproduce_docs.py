@@ -27,7 +27,7 @@ def test_the_example_of_a_table_is_one():
 
 
 def test_every_table_has_its_place_on_the_page():
-    names = set(re.findall(r"`((?:cub|cars|sop|inshop|vehicleid|demo)(?:_\w+)?)`", PAGE))
+    names = set(re.findall(r"`((?:cub|cars|sop|inshop|vehicleid|omniglot|demo)(?:_\w+)?)`", PAGE))
     assert names == {path.stem for path in (ROOT / "tables").glob("*.yaml")}
     for path in re.findall(r"tables/\w+\.yaml", PAGE):
         assert (ROOT / path).exists(), path

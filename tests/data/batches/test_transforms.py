@@ -419,7 +419,10 @@ def test_cuda_equals_cpu(crop):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: make_augmentation("geom+colour"), r"none, standard, geom, .* did you mean 'geom\+color'"),
+        (
+            lambda: make_augmentation("geom+colour"),
+            r"none, crop, standard, geom, .* did you mean 'geom\+color'",
+        ),
         (lambda: make_augmentation("standard", "center"), "random, random_resized, central, got 'center'"),
         (
             lambda: make_augmentation("standard", crop_scale=(0.0, 1.0)),
