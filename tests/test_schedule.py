@@ -39,7 +39,7 @@ def test_presets_get_to_all_their_clusters(name):
 
 @pytest.mark.parametrize("division", ["progressive", "random"])
 def test_a_run_goes_on_where_more_clusters_would_have_no_positives(tiny, tmp_path, division, monkeypatch):
-    """48 images of 8 classes can hardly fill 32 clusters with two classes of two images each; with this seed they do not."""
+    """48 images of 8 classes hardly fill one of 32 clusters with two classes of two images each; here, none."""
     monkeypatch.setattr("divconq.training.setup.fit_k_max", lambda config, *_: config)  # it refuses at once
     config = tiny.replace(
         k_max=32, epochs=7, divide_every=1, division=division, masks="learned", singletons="keep", seed=2

@@ -46,7 +46,7 @@ EARLY = [
     ),
     (
         {"loss": "triplet", "beta": 0.9},
-        "the loss triplet has no argument 'beta', it accepts alpha, squared, all_pairs; leave out --beta, or choose another --loss",
+        "the loss triplet has no argument 'beta', it accepts alpha, squared, all_pairs; leave out --beta",
     ),
     (
         {"loss": "CircleLoss", "alpha": 0.9},
