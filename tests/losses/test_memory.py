@@ -133,6 +133,7 @@ def test_the_objective_compiles_as_one_graph(loss, backend, monkeypatch):
     import jaxtyping
 
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    torch._dynamo.reset()  # other tests of this process may have reached the limit of recompilations
     results = []
     for compiles in (False, True):
         objective = Objective(

@@ -77,5 +77,6 @@ def test_it_compiles_as_one_graph(backend, mine, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     x, labels = random_points(seed=0, count=24, dim=16), torch.arange(24) % 5
     loss = MultiSimilarityLoss(mine=mine)
+    torch._dynamo.reset()  # other tests of this process may have reached the limit of recompilations
     compiled = torch.compile(loss, backend=backend, fullgraph=True, dynamic=False)
     assert_same(lambda z: compiled(z, labels), lambda z: loss(z, labels), x)
