@@ -176,6 +176,28 @@ def demo_masks(results: list[Result]) -> list[str]:
     return learned_masks.table(learned_masks.read(FOLDER / "results" / "masks.jsonl"))
 
 
+def beyond(results: list[Result]) -> list[str]:
+    """Return the scores of switches beyond the paper on the built-in dataset."""
+    runs = [
+        json.loads(line) for line in (FOLDER / "results" / "demo_switches.jsonl").read_text().splitlines()
+    ]
+    seeds = sorted({run["seed"] for run in runs})
+    lines = [
+        _line(["", *(f"R@1, seed {seed}" for seed in seeds), *(f"MAP@R, seed {seed}" for seed in seeds)]),
+        _line(["---", *["---:"] * (2 * len(seeds))]),
+    ]
+    for row in dict.fromkeys(run["row"] for run in runs):
+        of = {run["seed"]: run for run in runs if run["row"] == row}
+        cells = [
+            f"{100 * of[seed][name]:.2f}" if seed in of else "-"
+            for name in ("recall@1", "map@r")
+            for seed in seeds
+        ]
+        lines.append(_line([row, *cells]))
+    made = sorted({f"commit {run['commit']}, {run['hardware']}" for run in runs})
+    return [*lines, "", f"`python benchmarks/demo_switches.py FILE`; {'; '.join(made)}."]
+
+
 TABLES: dict[str, Callable[[list[Result]], list[str]]] = {
     "masks": masks,
     "demo-masks": demo_masks,
@@ -183,4 +205,5 @@ TABLES: dict[str, Callable[[list[Result]], list[str]]] = {
     "native": native,
     "clml": clml,
     "head": head,
+    "beyond": beyond,
 }
